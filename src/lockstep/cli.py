@@ -1,0 +1,63 @@
+"""The command line. Thin: a command reads its arguments, calls one room, prints, and sets the exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(
+    help="Do all ranks of a reinforcement learning job issue the same collectives?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+EXIT_CODES = {"in step": 0, "diverged": 1, "stuck": 1, "stalled": 3, "incomplete": 4}
+USAGE = 2
+
+
+@app.callback()
+def _root() -> None:
+    """Keeps the commands' names even while there is only one."""
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A job's output, or its ledgers/ folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    settle: Annotated[float, typer.Option(min=0.1, help="Seconds without movement that make a hang.")] = 5.0,
+) -> None:
+    """Say whether a job stayed in step, from its ledgers alone.
+
+    Exit codes: 0 in step, 1 diverged or stuck, 2 wrong usage or unreadable input, 3 stalled, 4 incomplete.
+    """
+    from lockstep.ledger import LedgerError, read_directory
+    from lockstep.verdict import judge
+
+    try:
+        verdict = judge(read_directory(directory), settle_s=settle)
+    except LedgerError as error:
+        _fail(str(error))
+    if as_json:
+        from lockstep.report import to_json
+
+        print(json.dumps(to_json(verdict), indent=2))
+    else:
+        from lockstep.report.terminal import print_verdict
+
+        print_verdict(verdict)
+    raise typer.Exit(EXIT_CODES[verdict.kind.value])
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"lockstep: {message}", file=sys.stderr)
+    raise typer.Exit(USAGE)
+
+
+def main() -> None:
+    """Entry point of the `lockstep` command."""
+    app()

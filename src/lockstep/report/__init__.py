@@ -1,0 +1,15 @@
+"""A verdict for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lockstep.verdict import Verdict
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as plain dicts, lists, strings and numbers, with the field names of `Verdict`."""
+    data: dict[str, Any] = msgspec.to_builtins(verdict)
+    return data

@@ -1,0 +1,260 @@
+"""Ledgers in, verdict out. Nothing else decides who diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.ledger import Ledger, Problem
+
+from .compare import Difference, difference, last_counts
+from .groups import gather, order
+from .hang import Cause, Hang, find
+from .model import Kind, Verdict
+from .sentence import group_text, hang_sentence, parts_text
+from .stillness import PULSE_S, Window, last_still, silent_for, still
+from .views import boundary_view, difference_views, group_view, hang_views, passed, shared_view, span_text
+
+SLEEP_LIMIT_S = 60.0
+
+
+def judge(
+    ledgers: Sequence[Ledger],
+    *,
+    settle_s: float = 5.0,
+    sleep_limit_s: float = SLEEP_LIMIT_S,
+    now: float | None = None,
+) -> Verdict:
+    """The verdict on a job by its ledgers, by the rules in docs/ledger.md.
+
+    With `now` (seconds since the epoch) the job is taken to be running, and to have moved if it moves now.
+    Without it the files are all there will ever be: the latest time in them counts as now, and a hang stays
+    one even if the processes stirred when they were stopped.
+    """
+    return _Case(ledgers, settle_s, sleep_limit_s, now).verdict()
+
+
+class _Case:
+    def __init__(
+        self, ledgers: Sequence[Ledger], settle_s: float, sleep_limit_s: float, now: float | None
+    ) -> None:
+        self.settle_s = settle_s
+        self.sleep_limit_s = sleep_limit_s
+        self.live = now is not None
+        self.ledgers = order(ledgers)
+        self.now = now if now is not None else max((x.last_t for x in self.ledgers), default=0.0)
+        self.groups, self.problems = gather(self.ledgers)
+        self.trainers = [x for x in self.ledgers if x.process and x.process.side == "trainer"]
+        self.finished = bool(self.trainers) and all("train end" in x.passed for x in self.trainers)
+        self.broken_off = any(x.ended is not None and "train end" not in x.passed for x in self.trainers)
+        for ledger in sorted(ledgers, key=lambda x: x.path):
+            self.problems += [p for p in ledger.problems if not (p.torn and self._may_be_torn(ledger))]
+        self.window = still(self.ledgers, self.now)
+
+    def _may_be_torn(self, ledger: Ledger) -> bool:
+        """The rollout is terminated when training has ended: its last line may be cut."""
+        return self.finished and ledger.process is not None and ledger.process.side == "rollout"
+
+    def verdict(self) -> Verdict:
+        differences = sorted(
+            (d for group in self.groups if (d := difference(group, every=not self.live))),
+            key=lambda d: (d.t, d.group.name),
+        )
+        if not self.finished:
+            stuck = self._stuck(differences)
+            if stuck:
+                return stuck
+        if differences:
+            return self._diverged(differences)
+        return self._finished() if self.finished else self._unfinished()
+
+    def _base(self, kind: Kind, sentence: str, window: Window | None = None, **parts: object) -> Verdict:
+        window = window or self.window
+        return Verdict(
+            kind,
+            sentence,
+            passed=passed(self.ledgers),
+            last_progress=window.start if self.ledgers else None,
+            still_s=window.length,
+            problems=tuple(self.problems),
+            running=self.live and not self.finished and not self.broken_off,
+            **parts,  # type: ignore[arg-type]
+        )
+
+    # -- hangs
+
+    def _stuck(self, differences: Sequence[Difference]) -> Verdict | None:
+        window = self.window if self.live else last_still(self.ledgers, self.now, self.settle_s)
+        cause = find(self.groups, self.ledgers, window.end, [d.group for d in differences])
+        if cause.root is None or window.length < self.settle_s:
+            return None
+        if self._sleeps(cause.root, window) and window.length < self.sleep_limit_s:
+            return None
+        before = next((d for d in differences if d.group is cause.root.group), None)
+        others = tuple(f"{d.group.name} differed before{_from(d)}" for d in differences if d is not before)
+        return self._hung(
+            Kind.STUCK, cause.root, Cause(cause.root, cause.consequences + others), window, before=before
+        )
+
+    def _sleeps(self, hang: Hang, window: Window) -> bool:
+        """Whether an absent rank, or a worker that may give it work, is in a sleep that ends by itself."""
+        feeders = [
+            x
+            for x in self.ledgers
+            if hang.group.side != "trainer" and x.process and x.process.role == "worker"
+        ]
+        suspects = [hang.group.members[rank].ledger for rank in hang.absent] + feeders
+        pulses = [x.pulse_at(window.end) for x in suspects if x.ended is None]
+        return any(pulse is not None and pulse.w is None and pulse.park == "sleep" for pulse in pulses)
+
+    def _hung(
+        self,
+        kind: Kind,
+        hang: Hang,
+        cause: Cause,
+        window: Window,
+        remark: str = "",
+        before: Difference | None = None,
+    ) -> Verdict:
+        """`before` is a difference that the same group had shown before it hung: the hang began there."""
+        group = group_view(hang.group)
+        views = hang_views(hang, self.groups, self.now, window.end)
+        shared = shared_view(hang.group)
+        if before:
+            issued = parts_text(difference_views(before, self.now), before.seq)
+            remark += f"; they differ{_from(before)}: {issued}"
+        return self._base(
+            kind,
+            hang_sentence(group, views) + remark,
+            window,
+            group=group,
+            side=hang.group.side,
+            seq=before.seq if before and before.seq is not None else hang.seq,
+            ranks=views,
+            waiting=hang.waiting,
+            absent=hang.absent,
+            odd=before.odd if before else (),
+            boundary=boundary_view(before.boundary) if before else shared,
+            agreed=boundary_view(before.agreed) if before else shared,
+            consequences=cause.consequences,
+        )
+
+    # -- differences
+
+    def _diverged(self, differences: Sequence[Difference]) -> Verdict:
+        first, *others = differences
+        group = group_view(first.group)
+        views = difference_views(first, self.now)
+        waits = [view.rank for view in views if view.state == "waiting"]
+        return self._base(
+            Kind.DIVERGED,
+            f"{group_text(group)} differs{_from(first)}: {parts_text(views, first.seq)}",
+            group=group,
+            side=first.group.side,
+            seq=first.seq,
+            ranks=views,
+            waiting=tuple(waits),
+            absent=first.absent,
+            odd=first.odd,
+            boundary=boundary_view(first.boundary),
+            agreed=boundary_view(first.agreed),
+            consequences=tuple(f"{d.group.name} differs too{_from(d)}" for d in others),
+        )
+
+    def _ends(self) -> list[Difference]:
+        """Groups whose last counts differ for sure. What cannot be told becomes a problem."""
+        found = []
+        for group in self.groups:
+            end = last_counts(group, self.settle_s)
+            if isinstance(end, Difference):
+                found.append(end)
+            elif end is not None:
+                self.problems.append(end)
+        return sorted(found, key=lambda d: (d.t, d.group.name))
+
+    # -- the rest
+
+    def _finished(self) -> Verdict:
+        self.problems += self._cut_short()
+        ends = self._ends()
+        if ends:
+            return self._diverged(ends)
+        if self.problems:
+            return self._incomplete("")
+        counts = ", ".join(f"{g.name} {max(m.issued for m in g.members.values())}" for g in self.groups)
+        what = f"every rank issued the same collectives: {counts}" if counts else "no group of several ranks"
+        steps = max(x.passed.get("step", 0) for x in self.trainers)
+        return self._base(Kind.IN_STEP, f"{len(self.ledgers)} processes, {steps} steps: {what}")
+
+    def _cut_short(self) -> list[Problem]:
+        """Ledgers of a finished job that stop before training did, or lack a boundary of their peers."""
+        finish = max(b.t for x in self.trainers for b in x.boundaries if b.name == "train end")
+        problems = {}
+        for ledger in self.ledgers:
+            if ledger.ended is None and ledger.last_t < finish - 2 * PULSE_S:
+                early = f"stops {finish - ledger.last_t:.1f} s before the end of training"
+                what = f"{early}: expected pulses until then"
+                problems[ledger.path, ""] = Problem(ledger.path, ledger.lines, what)
+        for cohort in (cohort for group in self.groups for cohort in group.cohorts):
+            needed: dict[str, int] = {}
+            for boundary in (b for m in cohort for b in m.ledger.boundaries if b.t <= finish):
+                needed[boundary.name] = max(boundary.n, needed.get(boundary.name, 0))
+            for ledger in (member.ledger for member in cohort):
+                for name, n in needed.items():
+                    if ledger.passed.get(name, 0) < n:
+                        what = f"lacks boundary {name} {n}, which a peer has passed"
+                        problems[ledger.path, name] = Problem(ledger.path, ledger.lines, what)
+        return list(problems.values())
+
+    def _unfinished(self) -> Verdict:
+        if self.broken_off:
+            return self._broken_off()
+        if self.problems or not self.trainers:
+            return self._incomplete("" if self.problems else "no ledger of a trainer rank")
+        if self.window.length >= self.settle_s:
+            return self._stalled()
+        if self.live:
+            return self._incomplete("the job is running")
+        return self._incomplete("the ledgers stop before `train end`")
+
+    def _broken_off(self) -> Verdict:
+        """A trainer ended early. Ranks that had waited for the settling time by then had been stuck."""
+        ends = {id(d.group): d for d in self._ends() if self._lasted(d)}
+        cause = find(self.groups, self.ledgers, self.now)
+        if cause.root and id(cause.root.group) in ends:
+            return self._diverged([ends[id(cause.root.group)]])
+        label = next(x.label for x in self.trainers if x.ended is not None and "train end" not in x.passed)
+        return self._incomplete(f"{label} ended before `train end`")
+
+    def _lasted(self, end: Difference) -> bool:
+        members = end.group.members
+        waiting = [m for m in members.values() if m.ledger.waiting_at(m.ledger.last_t) is not None]
+        behind = [members[rank] for rank in end.absent]
+        seen = min([m.ledger.last_t for m in behind if m.ledger.ended is None], default=self.now)
+        seen = min([seen, *(m.ledger.last_t for m in waiting)])
+        return bool(waiting) and seen >= end.t + self.settle_s
+
+    def _stalled(self) -> Verdict:
+        cause = find(self.groups, self.ledgers, self.window.end)
+        if cause.root:
+            return self._hung(
+                Kind.STALLED, cause.root, cause, self.window, ": a sleep that will end, so slow"
+            )
+        silent = [(x.label, silent_for(x, self.now)) for x in self.ledgers]
+        told = [f"{label} is silent: no pulse for {s:.0f} s" for label, s in silent if s is not None]
+        what = "; ".join((*cause.consequences, *told)) or "no group's ranks differ"
+        sentence = f"nothing has moved for {self.window.length:.1f} s: {what}"
+        return self._base(Kind.STALLED, sentence, consequences=(*cause.consequences, *told))
+
+    def _incomplete(self, why: str) -> Verdict:
+        texts = [why] if why else []
+        if self.problems:
+            more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+            texts.append(f"{self.problems[0]}{more}")
+        if not self.ledgers and not texts:
+            texts.append("there is no ledger")
+        return self._base(Kind.INCOMPLETE, f"no claim: {'; '.join(texts)}")
+
+
+def _from(difference: Difference) -> str:
+    number = f" from #{difference.seq} on" if difference.seq is not None else ""
+    return number + span_text(difference)

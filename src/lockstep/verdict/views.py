@@ -1,0 +1,152 @@
+"""The parts of a case as a verdict shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.ledger import Boundary, Ledger, Operation, Waiting
+
+from .compare import Difference, last_shared
+from .groups import JobGroup, Member
+from .hang import Hang, open_boundary
+from .model import BoundaryView, GroupView, RankState, RankView
+from .sentence import innermost, operation_text
+from .stillness import silent_for
+from .streams import operation_at
+
+
+def group_view(group: JobGroup) -> GroupView:
+    return GroupView(group.name, group.ranks, group.lib, group.backend)
+
+
+def boundary_view(boundary: Boundary | None) -> BoundaryView | None:
+    return BoundaryView(boundary.name, boundary.n, boundary.step) if boundary else None
+
+
+def shared_view(group: JobGroup) -> BoundaryView | None:
+    return boundary_view(last_shared(group))
+
+
+def passed(ledgers: Sequence[Ledger]) -> dict[str, dict[str, int]]:
+    """Per side and role, how many boundaries of each name all its processes have passed."""
+    roles: dict[str, list[dict[str, int]]] = {}
+    for ledger in ledgers:
+        if ledger.process:
+            roles.setdefault(f"{ledger.process.side} {ledger.process.role}", []).append(ledger.passed)
+    return {
+        role: {name: min(p.get(name, 0) for p in each) for name in dict.fromkeys(n for p in each for n in p)}
+        for role, each in roles.items()
+    }
+
+
+def span_text(difference: Difference) -> str:
+    parts = []
+    if difference.agreed:
+        parts.append(f"after {difference.agreed.name} {difference.agreed.n}")
+    if difference.boundary:
+        parts.append(f"by {difference.boundary.name} {difference.boundary.n}")
+    return f", {' and '.join(parts)}" if parts else ""
+
+
+def hang_views(hang: Hang, groups: Sequence[JobGroup], now: float, at: float) -> tuple[RankView, ...]:
+    """One view per rank of the group that hangs, by the pulses in force at time `at`."""
+    views = []
+    for rank in range(len(hang.group.ranks)):
+        member = hang.group.members.get(rank)
+        if member is None:
+            views.append(RankView(rank, "no ledger", "missing"))
+            continue
+        wait = hang.waits.get(rank)
+        state: RankState = "waiting" if rank in hang.waiting else "absent" if rank in hang.absent else "done"
+        views.append(
+            _view(
+                member,
+                state,
+                now,
+                at,
+                issued=member.issued,
+                operation=_awaited(member, wait),
+                elsewhere=_elsewhere(member, groups, at) if state == "absent" else None,
+            )
+        )
+    return tuple(views)
+
+
+def difference_views(difference: Difference, now: float) -> tuple[RankView, ...]:
+    """One view per rank of the group that differs."""
+    group, seq = difference.group, difference.seq
+    views = []
+    for rank in range(len(group.ranks)):
+        member = group.members.get(rank)
+        if member is None:
+            views.append(RankView(rank, "no ledger", "missing"))
+            continue
+        issued: Operation | None = difference.issued.get(rank)
+        operation = operation_text(issued, seq) if issued and seq is not None else None
+        state = _state(difference, rank, member)
+        count = difference.counts.get(rank, member.issued)
+        views.append(_view(member, state, now, now, issued=count, operation=operation, elsewhere=None))
+    return tuple(views)
+
+
+def _awaited(member: Member, wait: Waiting | None) -> str | None:
+    if wait is None:
+        return None
+    known = operation_at(member, wait.seq) if wait.op is None else None
+    return operation_text(known or wait, wait.seq)
+
+
+def _state(difference: Difference, rank: int, member: Member) -> RankState:
+    if rank in difference.absent:
+        return "absent"
+    wait = member.ledger.waiting_at(member.ledger.last_t)
+    if difference.boundary is None and wait and wait.g == member.g:
+        return "waiting"
+    if rank in difference.odd or not (difference.odd or difference.absent):
+        return "differs"
+    return "done"
+
+
+def _view(
+    member: Member,
+    state: RankState,
+    now: float,
+    at: float,
+    *,
+    issued: int,
+    operation: str | None,
+    elsewhere: str | None,
+) -> RankView:
+    ledger = member.ledger
+    assert ledger.process is not None
+    pulse = ledger.pulse_at(at)
+    wait = ledger.waiting_at(at)
+    return RankView(
+        member.rank,
+        ledger.label,
+        state,
+        pid=ledger.process.pid,
+        host=ledger.process.host,
+        issued=issued,
+        completed=member.completed,
+        operation=operation,
+        issued_at=wait.at if wait and wait.g == member.g else None,
+        where=innermost(pulse),
+        park=pulse.park if pulse else None,
+        silent_s=silent_for(ledger, now),
+        ended=ledger.ended is not None,
+        waits_elsewhere=elsewhere,
+    )
+
+
+def _elsewhere(member: Member, groups: Sequence[JobGroup], at: float) -> str | None:
+    wait = member.ledger.waiting_at(at)
+    if wait is None:
+        boundary = open_boundary(member.ledger)
+        return (
+            f"for the rollout (inside {boundary.name.removesuffix(' begin')} {boundary.n})"
+            if boundary
+            else None
+        )
+    group = member.ledger.groups.get(wait.g)
+    return f"in {operation_text(wait, wait.seq)}" + (f" of group {group.name}" if group else "")

@@ -53,6 +53,26 @@ def verify(
     raise typer.Exit(EXIT_CODES[verdict.kind.value])
 
 
+@app.command()
+def stress(
+    device: Annotated[str, typer.Option(help="cpu: on any machine.")] = "cpu",
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of each run.")] = 8,
+    out: Annotated[Path, typer.Option(help="Where ledgers, logs and summary.json go.")] = Path(".lockstep/cpu_stress"),
+    only: Annotated[list[str] | None, typer.Option(help="Run only this arm (may be given several times).")] = None,
+) -> None:
+    """Run the pinned job as it is, with the fault, and with fault and cure; say whether each ended as it must.
+
+    Exit codes: 0 all ended as they must, 1 one did not, 2 wrong usage, wrong packages or unreadable input.
+    """
+    from lockstep.job import session
+
+    try:
+        results = session.stress(device, steps=steps, out=out, only=only or [])
+    except session.SetupError as error:
+        _fail(str(error))
+    raise typer.Exit(0 if all(not result.wrong for result in results) else 1)
+
+
 def _fail(message: str) -> NoReturn:
     print(f"lockstep: {message}", file=sys.stderr)
     raise typer.Exit(USAGE)

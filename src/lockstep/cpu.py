@@ -1,0 +1,116 @@
+"""What the pinned stack lacks on a machine without a GPU, put in at import time. Nothing of this is used on a GPU.
+
+Each patch names the function it replaces, of which release, and why; one whose target is missing raises `HookError`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lockstep.probe.hooks import replace, wrap
+
+DEVICES = "LOCKSTEP_CPU"
+"""Environment variable: how many devices a CPU-only rollout pretends to have. Its presence means: no GPU."""
+
+_applied = False
+
+
+def rollout_environment(data_parallel: int, tensor_parallel: int) -> dict[str, str]:
+    """vLLM's CPU build: one set of cores for each engine, a small cache, no compilation."""
+    cores = sorted(os.sched_getaffinity(0))
+    engines = data_parallel * tensor_parallel
+    return {
+        DEVICES: str(engines),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cores[i % len(cores)]) for i in range(engines)),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+
+
+def trainer_environment() -> dict[str, str]:
+    """DeepSpeed's accelerator, and one thread a rank: the ranks and the engines share the cores."""
+    return {DEVICES: "0", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+
+
+def apply_rollout() -> None:
+    """For the rollout's server, workers and engine cores."""
+    _once(_device_count, _whole_prefill, lambda: _gloo_weight_sync("trl.scripts.vllm_serve"))
+
+
+def apply_trainer() -> None:
+    """For a trainer rank; before ms-swift has parsed its arguments."""
+    _once(_bf16, _memory)
+
+
+def apply_client() -> None:
+    """For trainer rank 0, when it has imported its client of the rollout: it connects before it loads any plugin."""
+    _gloo_weight_sync("swift.trainers.rlhf_trainer.vllm_client")
+
+
+def _once(*patches: Any) -> None:
+    global _applied
+    if not _applied:
+        _applied = True
+        for patch in patches:
+            patch()
+
+
+def _device_count() -> None:
+    """ms-swift 3.10.3 refuses a rollout whose data parallel size exceeds the number of GPUs."""
+    replace("swift.llm.argument.deploy_args:get_device_count", lambda: int(os.environ[DEVICES]))
+
+
+def _whole_prefill() -> None:
+    """vLLM 0.11.0 always chunks prefills and caches prefixes; on x86 its CPU kernels for both need Intel's extension for
+    PyTorch, whose import costs every process seconds. Without it: what the same function does on ARM, neither of them.
+    """
+
+    def set_default_args(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.enable_chunked_prefill = False
+        self.enable_prefix_caching = False
+
+    wrap("vllm.engine.arg_utils:EngineArgs._set_default_args", set_default_args)
+
+
+def _gloo_weight_sync(module: str) -> None:
+    """Weight sync of trl 0.24.0 (server) and ms-swift 3.10.3 (client) is NCCL only."""
+    replace(f"{module}:PyNcclCommunicator", _gloo_communicator())
+
+
+def _bf16() -> None:
+    """transformers 4.57.1 takes bf16 without `--use_cpu` for a mistake; and `--use_cpu` switches DeepSpeed off."""
+    replace("transformers.training_args:is_torch_bf16_gpu_available", lambda: True)
+
+
+def _memory() -> None:
+    """ms-swift 3.10.3 logs `torch.<device>.max_memory_reserved`, which torch 2.8.0 does not have for the CPU."""
+    import torch
+
+    torch.cpu.max_memory_reserved = lambda device=None: 0
+
+
+def _gloo_communicator() -> type:
+    import torch
+    import torch.distributed as dist
+
+    class GlooCommunicator:
+        """Has of `vllm.distributed.device_communicators.pynccl.PyNcclCommunicator` what weight sync calls."""
+
+        def __init__(self, group: Any, device: Any, library_path: str | None = None) -> None:
+            self.group, self.rank, self.world_size = group, group.rank, group.world_size
+            store = dist.PrefixStore("weight-sync", group.store)
+            self._gloo = dist.ProcessGroupGloo(store, self.rank, self.world_size, dist.default_pg_timeout)
+            # With a name it is not taken for one of vLLM's own stateless groups.
+            named = dist.ProcessGroup(store, self.rank, self.world_size)
+            named._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
+            named._set_group_name("weight-sync on gloo")
+            self._named = named
+
+        def broadcast(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = src, 0
+            self._gloo.broadcast([tensor], options).wait()
+
+    return GlooCommunicator

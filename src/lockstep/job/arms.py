@@ -1,0 +1,145 @@
+"""The arms of `cpu_stress`: the same job as it is, with the fault, and with the fault and the cure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.job.spec import JobSpec
+from lockstep.job.supervise import JobError, Limits, Outcome, Progress, run_job
+from lockstep.verdict import Kind
+
+LATE_RANK: dict[str, Any] = {"name": "late rank", "rank": 0, "generation": 3, "seconds": 6.0}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run and how it must end."""
+
+    spec: JobSpec
+    expected: Kind
+    group: str = ""
+    waiting: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    boundaries: tuple[tuple[str, int], ...] = ()
+    """Boundaries that every trainer rank must have passed at least so often."""
+
+
+@dataclass(frozen=True)
+class Result:
+    arm: Arm
+    outcome: Outcome | None
+    wrong: str
+    """In what the run ended otherwise than it must; empty if in nothing."""
+    folder: Path
+
+
+def stress_arms(job: JobSpec, fault: dict[str, Any] | None = None, remedy: str = "independent ranks") -> list[Arm]:
+    """Control, without the fix, with the fix."""
+    fault = fault or LATE_RANK
+    steps = int(str(job.trainer["max_steps"]))
+    through = tuple(boundaries(steps, int(str(job.trainer["eval_steps"])), int(str(job.trainer["save_steps"]))).items())
+    late = int(fault["rank"])
+    ranks = range(job.layout.data_parallel)
+    return [
+        Arm(job.with_(name="control"), Kind.IN_STEP, boundaries=through),
+        Arm(
+            job.with_(name="without the fix", fault=fault),
+            Kind.STUCK,
+            group="rollout.dp",
+            waiting=(late,),
+            absent=tuple(rank for rank in ranks if rank != late),
+        ),
+        Arm(job.with_(name="with the fix", fault=fault, remedy=remedy), Kind.IN_STEP, boundaries=through),
+    ]
+
+
+def boundaries(steps: int, eval_steps: int, save_steps: int) -> dict[str, int]:
+    """How often a trainer rank passes what. ms-swift evaluates and saves once more at the last step (3.10.3)."""
+    evals = steps // eval_steps + (steps % eval_steps > 0)
+    saves = steps // save_steps + (steps % save_steps > 0)
+    return {"train begin": 1, "step": steps, "weight sync end": steps, "eval begin": evals, "eval end": evals,
+            "save begin": saves, "save end": saves, "train end": 1}  # fmt: skip
+
+
+def run_arms(
+    arms: Sequence[Arm], folder: Path, limits: Limits, progress: Callable[[Arm], Progress], done: Callable[[Result], None]
+) -> list[Result]:
+    """Runs them one after another, each in a new folder below `folder`, and writes `folder/summary.json` after each."""
+    results: list[Result] = []
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for arm in arms:
+        home = folder / stamp / arm.spec.name.replace(" ", "_")
+        try:
+            outcome = run_job(arm.spec, home, limits, progress(arm))
+            result = Result(arm, outcome, check(arm, outcome), home)
+        except JobError as error:
+            result = Result(arm, None, str(error), home)
+        results.append(result)
+        write_summary(results, folder / "summary.json")
+        done(result)
+    return results
+
+
+def check(arm: Arm, outcome: Outcome) -> str:
+    """What is wrong with how the arm ended, in words; empty if nothing is."""
+    verdict = outcome.verdict
+    wrong: list[str] = []
+    if outcome.failure:
+        wrong.append(outcome.failure)
+    if verdict.kind is not arm.expected:
+        wrong.append(f"expected the verdict {arm.expected.value!r}, got {verdict.kind.value!r}: {verdict.sentence}")
+    elif arm.expected is Kind.STUCK:
+        for what, want, got in (
+            ("group", arm.group, verdict.group.name if verdict.group else ""),
+            ("waiting", arm.waiting, tuple(verdict.waiting)),
+            ("absent", arm.absent, tuple(verdict.absent)),
+        ):
+            if want != got:
+                wrong.append(f"expected {what} {want}, got {got}")
+    passed = verdict.passed.get("trainer rank", {})
+    for name, times in arm.boundaries:
+        if passed.get(name, 0) < times:
+            wrong.append(f"expected {times} x {name!r}, passed {passed.get(name, 0)}")
+    wrong.extend(outcome.leftovers)
+    return "; ".join(wrong)
+
+
+def write_summary(results: Sequence[Result], path: Path) -> None:
+    """One JSON object per run (see README), written whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps([_summary(result) for result in results], indent=2) + "\n")
+    part.replace(path)
+
+
+def _summary(result: Result) -> dict[str, Any]:
+    spec, outcome = result.arm.spec, result.outcome
+    row: dict[str, Any] = {
+        "name": spec.name,
+        "fault": spec.fault,
+        "remedy": spec.remedy,
+        "expected": result.arm.expected.value,
+        "as_expected": not result.wrong,
+        "wrong": result.wrong,
+        "ledgers": str(result.folder / "ledgers"),
+    }
+    if outcome is not None:
+        verdict = outcome.verdict
+        row |= {
+            "verdict": verdict.kind.value,
+            "sentence": verdict.sentence,
+            "group": verdict.group.name if verdict.group else "",
+            "waiting": list(verdict.waiting),
+            "absent": list(verdict.absent),
+            "boundaries": verdict.passed,
+            "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),
+            "seconds": round(outcome.seconds, 1),
+            "start_seconds": round(outcome.start_seconds, 1),
+            "peak_gib": round(outcome.peak_rss / 2**30, 1),
+        }
+    return row

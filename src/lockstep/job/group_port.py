@@ -1,0 +1,27 @@
+"""Lets the run choose the weight-sync group's port, in the trainer's main rank.
+
+`VLLMClient` (ms-swift 3.10.3, `swift/trainers/rlhf_trainer/vllm_client.py`) takes `group_ports`, 51216 by default, and ms-swift has no
+argument for it: two jobs on one host would meet there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lockstep.probe.hooks import wrap
+
+PORT = "LOCKSTEP_WEIGHT_SYNC_PORT"
+"""Environment variable: the port; ms-swift's own default when it is not set."""
+
+
+def choose_group_port() -> None:
+    port = os.environ.get(PORT)
+    if not port:
+        return
+
+    def make(original: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("group_ports", int(port))
+        original(*args, **kwargs)
+
+    wrap("swift.trainers.rlhf_trainer.vllm_client:VLLMClient.__init__", make)

@@ -1,0 +1,130 @@
+"""From a spec to two command lines with their environments, as the incident's script has them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep import cpu, faults, plugins, remedies
+from lockstep.job import group_port
+from lockstep.job.spec import Arguments, JobSpec
+from lockstep.probe.attach import DIRECTORY
+
+HOST = "127.0.0.1"
+PLUGINS = Path(plugins.__file__).parent
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Every port of the job that somebody must choose. vLLM's own groups take free ones by themselves."""
+
+    http: int
+    rendezvous: int
+    weight_sync: int
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: list[str]
+    env: dict[str, str]
+
+
+def rollout_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[str, str] = os.environ) -> Command:
+    """`swift rollout`, data parallel over the layout's rollout devices, without the asynchronous engine."""
+    arguments: Arguments = {
+        "model": str(spec.model),
+        "port": ports.http,
+        "host": HOST,
+        "vllm_tensor_parallel_size": spec.layout.tensor_parallel,
+        "vllm_data_parallel_size": spec.layout.data_parallel,
+        "external_plugins": _plugin_files(spec),
+        **spec.rollout,
+    }
+    env = _environment(spec, run_dir, base)
+    if spec.fault is not None:
+        env[faults.FAULT] = faults.encode(spec.fault)
+    if spec.device == "cpu":
+        env |= cpu.rollout_environment(spec.layout.data_parallel, spec.layout.tensor_parallel)
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.layout.rollout))
+    return Command([*_swift("rollout"), *_flags(arguments)], env)
+
+
+def trainer_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[str, str] = os.environ) -> Command:
+    """`swift rlhf --rlhf_type grpo` on the layout's trainer devices, against the rollout's server."""
+    arguments: Arguments = {
+        "rlhf_type": "grpo",
+        "model": str(spec.model),
+        "dataset": str(spec.train_data),
+        "val_dataset": spec.val_data,
+        "external_plugins": [str(PLUGINS / "shapes_reward.py"), *_plugin_files(spec)],
+        "reward_funcs": "shapes",
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "vllm_server_host": HOST,
+        "vllm_server_port": ports.http,
+        "output_dir": str(run_dir / "output"),
+        "add_version": False,
+        **spec.trainer,
+    }
+    if spec.resume_from is not None:
+        arguments["resume_from_checkpoint"] = str(spec.resume_from)
+    env = _environment(spec, run_dir, base) | {
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(ports.rendezvous),
+        "NPROC_PER_NODE": str(len(spec.layout.trainer)),
+        group_port.PORT: str(ports.weight_sync),
+    }
+    if spec.device == "cpu":
+        env |= cpu.trainer_environment()
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.layout.trainer))
+    return Command([*_swift("rlhf"), *_flags(arguments)], env)
+
+
+def _swift(command: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("swift")), command]
+
+
+def _plugin_files(spec: JobSpec) -> list[str]:
+    # Lockstep's own file comes last: what is loaded last wraps outermost, and sees the job as the others left
+    # it.
+    cure = [str(remedies.plugin(spec.remedy))] if spec.remedy and remedies.plugin(spec.remedy) else []
+    return [*cure, str(PLUGINS / "lockstep_job.py")]
+
+
+FOREIGN = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE", "NNODES"}
+    # Without bytecode on disk each of the job's ten Python processes compiles the stack anew: twice the start-up time.
+    | {"PYTHONDONTWRITEBYTECODE"}
+)
+"""Variables of the caller that must not reach the job: most would make it part of another one."""
+
+
+def _environment(spec: JobSpec, run_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment, less what is foreign to the job, plus what every process of it needs."""
+    env = {k: v for k, v in base.items() if k not in FOREIGN and not k.startswith(("VLLM_DP_", "LOCKSTEP_"))}
+    return env | {
+        DIRECTORY: str(run_dir),
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
+        "HF_HUB_OFFLINE": "1",
+        "ROOT_IMAGE_DIR": str(spec.train_data.parent),
+        "IMAGE_MAX_TOKEN_NUM": "1024",
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _flags(arguments: Arguments) -> list[str]:
+    flags: list[str] = []
+    for name, value in arguments.items():
+        flags.append(f"--{name}")
+        if isinstance(value, list):
+            flags.extend(value)
+        else:
+            flags.append(str(value).lower() if isinstance(value, bool) else str(value))
+    return flags

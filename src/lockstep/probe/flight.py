@@ -1,0 +1,113 @@
+"""Reads torch's flight recorder in the process that it records.
+
+Source: torch 2.8 `torch/csrc/distributed/c10d/FlightRecorder.hpp` and the bindings `_dump_fr_trace` and `_dump_nccl_trace` in
+`torch._C._distributed_c10d`. Both backends write to it: NCCL's records are dumped by the second, gloo's by the first. The
+recorder keeps the last `TORCH_FR_BUFFER_SIZE` records in a ring.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+RANK_DEPENDENT_SIZE = frozenset(
+    {"all_gather", "gather", "scatter", "alltoall", "all_to_all", "alltoall_base", "reduce_scatter", "all_to_allv"}
+)
+"""Operations whose element counts may legally differ between the ranks of one call."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One collective as the recorder holds it."""
+
+    record: int
+    pg: int
+    names: tuple[str, str]
+    """The group's name and description, both empty for a group made outside torch.distributed's registry."""
+    key: int
+    """The number that the group's status counts in, see `Status`."""
+    op: str
+    dtype: str
+    n: int | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Per recorder group id: numbers of the last collective enqueued and completed, 0 before the first.
+
+    On NCCL the number counts collectives; on gloo it counts point-to-point operations, too.
+    """
+
+    enqueued: dict[int, int] = field(default_factory=dict)
+    completed: dict[int, int] = field(default_factory=dict)
+
+
+class FlightRecorder:
+    """A reader with a memory: `drain` returns each record once, and says how many were overwritten unseen."""
+
+    def __init__(self) -> None:
+        from torch._C import _distributed_c10d as c10d
+
+        self._dumps = [c10d._dump_fr_trace]
+        if hasattr(c10d, "_dump_nccl_trace"):
+            self._dumps.append(c10d._dump_nccl_trace)
+        self._next = [0] * len(self._dumps)
+
+    def status(self) -> Status:
+        """The groups' numbers, without their records (about 0.1 ms)."""
+        enqueued: dict[int, int] = {}
+        completed: dict[int, int] = {}
+        for dump in self._dumps:
+            for pg, numbers in _load(dump(False, False, False)).get("pg_status", {}).items():
+                if (last := numbers["last_enqueued_collective"]) >= 0:
+                    enqueued[int(pg)] = last
+                    completed[int(pg)] = max(numbers["last_completed_collective"], 0)
+        return Status(enqueued, completed)
+
+    def drain(self) -> tuple[list[Entry], int]:
+        """Records since the last call, oldest first, and how many between the two calls were lost."""
+        entries: list[Entry] = []
+        lost = 0
+        for i, dump in enumerate(self._dumps):
+            fresh = [e for e in _load(dump(True, False, False)).get("entries", ()) if e["record_id"] >= self._next[i]]
+            if not fresh:
+                continue
+            lost += fresh[0]["record_id"] - self._next[i]
+            self._next[i] = fresh[-1]["record_id"] + 1
+            entries.extend(_entry(e) for e in fresh if not e["is_p2p"])
+        return entries, lost
+
+    def last_with_stacks(self) -> list[dict[str, Any]]:
+        """Every record with the Python stack that issued it. Takes milliseconds a record: only for a job that hangs."""
+        return [e for dump in self._dumps for e in _load(dump(True, True, False)).get("entries", ())]
+
+
+def _load(dump: bytes) -> dict[str, Any]:
+    # Not a file that somebody sent: these bytes were made by torch, in this process, just now.
+    loaded: dict[str, Any] = pickle.loads(dump)
+    return loaded
+
+
+def _entry(e: dict[str, Any]) -> Entry:
+    backend, _, op = e["profiling_name"].partition(":")
+    return Entry(
+        record=e["record_id"],
+        pg=int(e["pg_id"]),
+        names=tuple(e["process_group"]),
+        key=e["collective_seq_id"] if backend == "nccl" else e["op_id"],
+        op=op,
+        dtype=e["input_dtypes"][0] if e["input_dtypes"] else "",
+        n=None if op in RANK_DEPENDENT_SIZE else elements(e["input_sizes"]),
+    )
+
+
+def elements(sizes: list[list[int]]) -> int:
+    """How many elements tensors of these shapes have together."""
+    total = 0
+    for shape in sizes:
+        n = 1
+        for extent in shape:
+            n *= extent
+        total += n
+    return total

@@ -1,0 +1,88 @@
+"""Boundaries of a trainer rank: Hugging Face's callbacks where there are some, two methods of ms-swift where there are none."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from lockstep.probe.attach import attach
+from lockstep.probe.core import Probe
+from lockstep.probe.hooks import wrap
+from lockstep.probe.weight_sync import count_weight_sync
+
+MIXIN = "swift.trainers.rlhf_trainer.rollout_mixin:RolloutTrainerMixin"
+
+
+class Boundaries(TrainerCallback):  # type: ignore[misc]  # an untyped base
+    """Marks what the trainer passes.
+
+    Evaluation and saving have a callback only for their end. They follow a step at once, in this order, and the trainer's own
+    flow callback, which runs before this one, has decided on both by then; so the step's end, or the evaluation's, is the begin.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._evaluating = False
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._probe.boundary("train begin", state.global_step)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._probe.boundary("step", state.global_step)
+        self._evaluating = control.should_evaluate
+        if control.should_evaluate:
+            self._probe.boundary("eval begin", state.global_step)
+        elif control.should_save:
+            self._probe.boundary("save begin", state.global_step)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self._evaluating:
+            return
+        self._evaluating = False
+        self._probe.boundary("eval end", state.global_step)
+        if control.should_save:
+            self._probe.boundary("save begin", state.global_step)
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._probe.boundary("save end", state.global_step)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._probe.boundary("train end", state.global_step)
+
+
+def attach_trainer() -> Probe | None:
+    """The probe of this trainer rank (`RANK` is set by torchrun)."""
+    return attach("trainer", "rank", int(os.environ.get("RANK", "0")))
+
+
+def watch_client() -> None:
+    """Counts the weight sync of trainer rank 0; before it connects to the rollout."""
+    if (probe := attach_trainer()) is not None:
+        count_weight_sync(probe, "trainer")
+
+
+def watch_trainer() -> None:
+    """Marks the boundaries of this rank."""
+    probe = attach_trainer()
+    if probe is None:
+        return
+    from swift.plugin.callback import extra_callbacks
+
+    extra_callbacks.append(Boundaries(probe))
+
+    def generate(original: Any, *args: Any, **kwargs: Any) -> Any:
+        probe.boundary("generate begin")
+        result = original(*args, **kwargs)
+        probe.boundary("generate end")
+        return result
+
+    def weight_sync(original: Any, *args: Any, **kwargs: Any) -> Any:
+        probe.boundary("weight sync begin")
+        result = original(*args, **kwargs)
+        probe.boundary("weight sync end")
+        return result
+
+    wrap(f"{MIXIN}._infer_single_or_multi_turn", generate)
+    wrap(f"{MIXIN}._move_model_to_vllm", weight_sync)

@@ -1,0 +1,109 @@
+"""What the main thread is doing, seen from another thread and without stopping it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import sysconfig
+import threading
+import time
+from types import FrameType
+
+DEPTH = 8
+
+_SYSCALLS = {
+    "x86_64": {
+        "sleep": (35, 230),
+        "futex": (202,),
+        "poll": (7, 271),
+        "select": (23, 270),
+        "epoll": (232, 281),
+        "read": (0, 17, 19),
+        "receive": (45, 47, 299),
+        "accept": (43, 288),
+        "wait": (61, 247),
+    },
+    "aarch64": {
+        "sleep": (101, 115),
+        "futex": (98,),
+        "poll": (73,),
+        "select": (72,),
+        "epoll": (22,),
+        "read": (63, 65, 67),
+        "receive": (207, 212, 243),
+        "accept": (202, 242),
+        "wait": (95, 260),
+    },
+}
+"""Linux system call numbers by what they wait for (`asm/unistd_64.h`, `asm-generic/unistd.h`)."""
+
+_NAMES = {n: name for name, numbers in _SYSCALLS.get(platform.machine(), {}).items() for n in numbers}
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_SITE = f"{os.sep}site-packages{os.sep}"
+_TORCH = f"{_SITE}torch{os.sep}"
+_COLLECTIVES = f"{_TORCH}distributed{os.sep}distributed_c10d.py"
+
+
+class MainThread:
+    """Stack, CPU time and blocking system call of the process's main thread."""
+
+    def __init__(self) -> None:
+        main = threading.main_thread()
+        self._ident = main.ident or 0
+        self._syscall = f"/proc/self/task/{main.native_id}/syscall"
+        self._clock = time.pthread_getcpuclockid(self._ident)
+
+    def cpu_s(self) -> float:
+        return time.clock_gettime(self._clock)
+
+    def park(self) -> str | None:
+        """Name of the system call that it is blocked in; None when it runs or the kernel does not tell."""
+        try:
+            with open(self._syscall) as f:  # noqa: PTH123  (pathlib is slower, and this runs every second)
+                number = f.read(8).split()[0]
+        except (OSError, IndexError):
+            return None
+        return _NAMES.get(int(number), number) if number.isdigit() else None
+
+    def stack(self) -> list[str]:
+        """`path:line function`, innermost first, without frames of torch and of the standard library."""
+        frame = sys._current_frames().get(self._ident)
+        frames: list[str] = []
+        plain: list[str] = []
+        while frame is not None and len(frames) < DEPTH:
+            name = describe(frame)
+            (plain if _is_plumbing(frame) else frames).append(name)
+            frame = frame.f_back
+        return frames or plain[:DEPTH]
+
+
+def issuing_line() -> str:
+    """`path:line` of the code whose thread is inside a collective of torch.distributed now; empty if there is none."""
+    for frame in sys._current_frames().values():
+        inside = False
+        walk: FrameType | None = frame
+        while walk is not None:
+            if _COLLECTIVES in walk.f_code.co_filename:
+                inside = True
+            elif inside and not _is_plumbing(walk):
+                return f"{short_path(walk.f_code.co_filename)}:{walk.f_lineno}"
+            walk = walk.f_back
+    return ""
+
+
+def describe(frame: FrameType) -> str:
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def short_path(path: str) -> str:
+    """A path as people write it: `vllm/forward_context.py`, whatever the environment's folder is called."""
+    before, site, inside = path.rpartition(_SITE)
+    if site:
+        return inside
+    return path.removeprefix(_STDLIB) if path.startswith(_STDLIB) else path
+
+
+def _is_plumbing(frame: FrameType) -> bool:
+    path = frame.f_code.co_filename
+    return _TORCH in path or path.startswith("<frozen") or (path.startswith(_STDLIB) and _SITE not in path)

@@ -1,0 +1,45 @@
+"""Runs and their verdicts for a terminal: one at a time as they end, and all in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lockstep.job.arms import Result
+
+
+def show_result(console: Console, result: Result) -> None:
+    """The run's verdict in a sentence, and what was wrong if something was."""
+    name = result.arm.spec.name
+    if result.outcome is not None:
+        verdict = result.outcome.verdict
+        console.print(f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False)
+        for consequence in verdict.consequences:
+            console.print(f"  {escape(consequence)}", style="dim", highlight=False)
+    if result.wrong:
+        console.print(f"[bold]{name}[/bold] [red]did not end as it must[/red]: {escape(result.wrong)}", highlight=False)
+
+
+def show_summary(console: Console, results: Sequence[Result], path: Path) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "fault", "remedy", "verdict", "", "to verdict", "in all", "peak"):
+        table.add_column(column)
+    for result in results:
+        spec, outcome = result.arm.spec, result.outcome
+        table.add_row(
+            spec.name,
+            str(spec.fault["name"]) if spec.fault else "none",
+            spec.remedy or "none",
+            outcome.verdict.kind.value if outcome else "-",
+            "as it must" if not result.wrong else "WRONG",
+            f"{outcome.seconds_to_verdict:.1f} s" if outcome else "-",
+            f"{outcome.seconds:.0f} s" if outcome else "-",
+            f"{outcome.peak_rss / 2**30:.1f} GiB" if outcome else "-",
+        )
+    console.print()
+    console.print(table)
+    console.print(f"details: {path}", style="dim", highlight=False)

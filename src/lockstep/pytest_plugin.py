@@ -1,0 +1,57 @@
+"""pytest plugin: the markers of this suite, and a fixture for anyone's tests of a job that writes ledgers.
+
+Loaded by pytest in every environment that has Lockstep, so it imports nothing of the stack and little else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from lockstep.verdict import Verdict
+
+MARKERS = {
+    "gpu": "needs CUDA devices; skipped without them",
+    "slow": "takes longer than a minute",
+    "stress": "runs the whole job, or many rounds of it",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, text in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {text}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not _has_cuda():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def assert_in_step() -> Callable[[Path], Verdict]:
+    """Call it with a run's folder: fails with the verdict's sentence unless all ranks issued the same collectives."""
+
+    def check(folder: Path) -> Verdict:
+        from lockstep.ledger import read_directory
+        from lockstep.verdict import Kind, judge
+
+        verdict = judge(read_directory(folder))
+        if verdict.kind is not Kind.IN_STEP:
+            pytest.fail(f"{verdict.kind.value}: {verdict.sentence}", pytrace=False)
+        return verdict
+
+    return check
+
+
+def _has_cuda() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())

@@ -24,6 +24,11 @@ class Text:
         self.data = data
         self._offsets = offsets
 
+    @property
+    def nested_in(self) -> bool:
+        """Whether this is a script quoted in another."""
+        return self._offsets is not None
+
     def offset(self, byte: int) -> int:
         """A byte of this text as a byte of the script's rows."""
         if self._offsets is None:

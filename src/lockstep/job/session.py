@@ -1,4 +1,4 @@
-"""`lockstep stress`: checks what the runs need, makes the model, runs the arms and shows what came of them."""
+"""`lockstep run`: checks what the runs need, makes the model, runs the arms and shows what came of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SetupError(RuntimeError):
     """The runs cannot begin; the message says what is missing."""
 
 
-def stress(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Result]:
+def run(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Result]:
     """Runs the arms named in `only` (all if none) and returns how they ended. Raises SetupError before anything is started."""
     console = Console()
     job = prepare(device, steps=steps, out=out.resolve())

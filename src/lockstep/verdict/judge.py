@@ -180,7 +180,8 @@ class _Case:
             return self._diverged(ends)
         if self.problems:
             return self._incomplete("")
-        counts = ", ".join(f"{g.name} {max(m.issued for m in g.members.values())}" for g in self.groups)
+        issued = {g.name: max(m.issued for m in g.members.values()) for g in self.groups}
+        counts = ", ".join(f"{name} {count}" for name, count in issued.items() if count)
         what = f"every rank issued the same collectives: {counts}" if counts else "no group of several ranks"
         steps = max(x.passed.get("step", 0) for x in self.trainers)
         return self._base(Kind.IN_STEP, f"{len(self.ledgers)} processes, {steps} steps: {what}")

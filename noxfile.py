@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+from pathlib import Path
+
 import nox
 
 nox.needs_version = ">=2025.2"
@@ -13,28 +17,43 @@ nox.options.sessions = ["lint", "tests"]
 
 PYTHON = "3.11"
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-STACK = {"python": PYTHON, "reuse_venv": True, "venv_location": ".nox/cpu-stack"}
-"""Sessions on the pinned stack share one environment: it has 8 GB."""
 
 
-def install_stack(session: nox.Session) -> None:
-    """The pinned stack without a GPU, exactly as constraints/cpu.txt has it, and Lockstep itself."""
-    session.install("--no-deps", "-r", "constraints/cpu.txt")
-    session.install("--no-deps", "-e", ".")
+def stack(session: nox.Session, device: str) -> Path:
+    """The programs of the environment that holds the pinned stack for `device`, exactly as constraints/ has it.
+
+    Built once and shared by all sessions that need it, since it has 8 GB; anew when the constraints or Lockstep's own metadata
+    change. With uv if there is one (it comes with `nox[uv]`), else with pip.
+    """
+    home = Path(".nox", f"stack-{device}").absolute()
+    constraints = Path("constraints", f"{device}.txt")
+    wanted = hashlib.sha256(constraints.read_bytes() + Path("pyproject.toml").read_bytes()).hexdigest()
+    stamp = home / "complete"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        if uv := shutil.which("uv"):
+            session.run_install(uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(home), external=True)
+            install = [uv, "pip", "install", "--quiet", "--python", str(home / "bin" / "python"), "--no-deps"]
+        else:
+            session.run_install(f"python{PYTHON}", "-m", "venv", "--clear", str(home), external=True)
+            install = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+        session.log(f"installing the pinned stack for {device} (8 GB) into {home}")
+        session.run_install(*install, "-r", str(constraints), external=True)
+        session.run_install(*install, "-e", ".", external=True)
+        stamp.write_text(wanted)
+    return home / "bin"
 
 
-@nox.session(**STACK)
+@nox.session(venv_backend="none")
 def cpu_stress(session: nox.Session) -> None:
     """Run the incident's job three times without a GPU: as it is, with the fault, with fault and cure."""
-    install_stack(session)
-    session.run("lockstep", "run", "--device", "cpu", *session.posargs)
+    session.run(str(stack(session, "cpu") / "lockstep"), "run", "--device", "cpu", *session.posargs, external=True)
 
 
-@nox.session(**STACK)
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Unit tests, and the tests on the real packages (`-- tests/unit` for the former alone)."""
-    install_stack(session)
-    session.run("pytest", *(session.posargs or ["tests/unit", "tests/stack"]))
+    arguments = session.posargs or ["tests/unit", "tests/stack"]
+    session.run(str(stack(session, "cpu") / "python"), "-m", "pytest", *arguments, external=True)
 
 
 @nox.session(python=PYTHON)

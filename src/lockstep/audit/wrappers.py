@@ -123,7 +123,7 @@ def _environment(wrapper: str, words: list[Word]) -> list[Setting]:
     def take(text: str, word: Word) -> None:
         name, equals, _ = text.partition("=")
         if equals and name.isidentifier():
-            value = _without_start(word.value, len(word.text) - len(text) + len(name) + 1)
+            value = without_start(word.value, len(word.text) - len(text) + len(name) + 1)
             found.append(Setting(name, value, word.place, "option", word.start, word.end))
 
     for i, word in enumerate(words):
@@ -146,7 +146,7 @@ def _environment(wrapper: str, words: list[Word]) -> list[Setting]:
     return found
 
 
-def _without_start(value: Value, count: int) -> Value:
+def without_start(value: Value, count: int) -> Value:
     """A value without its first `count` characters."""
     parts: list[Part] = []
     for part in value.parts:

@@ -1,0 +1,139 @@
+"""GPUs: who uses which, and whether there are as many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from lockstep.audit import facts
+from lockstep.audit.devices import devices, parallel, ranks_here
+from lockstep.audit.model import Finding, Job, Process, Severity
+
+
+def check(job: Job) -> Iterator[Finding]:
+    yield from _overlaps(job)
+    for process in job.processes:
+        if process.side == "trainer":
+            yield from _trainer(process)
+        elif process.side == "rollout":
+            yield from _rollout(process)
+
+
+def _overlaps(job: Job) -> Iterator[Finding]:
+    apart: list[str] = []
+    last: Process | None = None
+    for one, other in combinations(job.processes, 2):
+        if one.command.machine != other.command.machine:
+            continue
+        if "trainer" not in (one.side, other.side) and one.side != other.side:
+            continue
+        mine, theirs = devices(one), devices(other)
+        if mine.used is None or theirs.used is None or (mine.unset and theirs.unset):
+            continue
+        if one.side == other.side == "trainer" and not (one.command.background):
+            continue
+        shared = [device for device in mine.used if device in theirs.used]
+        last = other if not other.command.env.get("CUDA_VISIBLE_DEVICES") is None else one
+        if not shared:
+            apart.append(f"{one.side} {','.join(mine.used)}; {other.side} {','.join(theirs.used)}")
+            continue
+        yield Finding(
+            "gpu-overlap",
+            Severity.HAZARD,
+            last.at("CUDA_VISIBLE_DEVICES"),
+            f"GPU {', '.join(shared)} is used by both {one.side} and {other.side}",
+            f"{one.label} uses {','.join(mine.used)}, {other.label} uses {','.join(theirs.used)}. vLLM takes 90% of a GPU's memory unless "
+            "told otherwise, so one of them runs out of memory; NCCL refuses two ranks of one group on one GPU, and the weight-sync group "
+            "has ranks of both.",
+            (facts.TRAINER_ARGUMENTS,),
+            "Give each process its own GPUs with CUDA_VISIBLE_DEVICES.",
+        )
+        apart = []
+        return
+    if apart and last is not None:
+        yield Finding("gpus-apart", Severity.OK, last.at("CUDA_VISIBLE_DEVICES"), "no GPU is used twice", f"{' | '.join(apart)}.")
+
+
+def _trainer(process: Process) -> Iterator[Finding]:
+    found, ranks = devices(process), ranks_here(process)
+    place = process.at("NPROC_PER_NODE")
+    if found.visible is None or ranks is None:
+        if found.setting is not None and found.visible is None:
+            yield _unknown(process, found.setting.value.text)
+        return
+    count = len(found.visible)
+    if ranks == count:
+        yield Finding(
+            "ranks-match-gpus", Severity.OK, place, f"{ranks} ranks on {count} GPUs", "NPROC_PER_NODE equals the number of visible GPUs."
+        )
+    elif ranks > count:
+        yield Finding(
+            "ranks-exceed-gpus",
+            Severity.HAZARD,
+            place,
+            f"{ranks} ranks on {count} GPUs",
+            "Some ranks have no GPU: the trainer fails at start-up.",
+            (facts.DEVICE_MAP,),
+            "Make NPROC_PER_NODE equal to the number of visible GPUs.",
+        )
+    else:
+        whole = count % ranks == 0
+        why = (
+            "ms-swift would spread each rank's model over several GPUs (device_map), which GRPO with vLLM refuses."
+            if whole
+            else "ms-swift asserts that the number of GPUs is a multiple of the number of ranks."
+        )
+        grpo = "rlhf" in process.program
+        yield Finding(
+            "ranks-below-gpus",
+            Severity.HAZARD if grpo or not whole else Severity.WARNING,
+            place,
+            f"{ranks} rank{'s' if ranks > 1 else ''} on {count} GPUs",
+            f"NPROC_PER_NODE {'is not set' if process.env('NPROC_PER_NODE') is None else 'is lower'}: {why}",
+            (facts.DEVICE_MAP, facts.RLHF_ARGUMENTS),
+            "Make NPROC_PER_NODE equal to the number of visible GPUs.",
+        )
+
+
+def _rollout(process: Process) -> Iterator[Finding]:
+    found = devices(process)
+    tensor, data = parallel(process)
+    if found.visible is None or tensor is None or data is None:
+        if found.setting is not None and found.visible is None:
+            yield _unknown(process, found.setting.value.text)
+        return
+    count, need = len(found.visible), tensor * data
+    place = process.at("CUDA_VISIBLE_DEVICES")
+    if count == need:
+        yield Finding(
+            "server-gpus", Severity.OK, place, f"{process.program}: {need} engine ranks on {count} GPUs",
+            f"Tensor parallel size {tensor} times data parallel size {data} equals the number of visible GPUs.",
+        )  # fmt: skip
+    elif count < need:
+        yield Finding(
+            "server-gpus-missing",
+            Severity.HAZARD,
+            place,
+            f"{need} engine ranks on {count} GPUs",
+            f"Tensor parallel size {tensor} times data parallel size {data} needs {need}; ms-swift refuses to start.",
+            (facts.DEPLOY_ARGUMENTS,),
+        )
+    else:
+        yield Finding(
+            "server-gpus-idle",
+            Severity.WARNING,
+            place,
+            f"only {need} of the server's {count} GPUs are used",
+            f"Tensor parallel size {tensor} times data parallel size {data} uses the first {need}.",
+            (facts.DEPLOY_ARGUMENTS,),
+        )
+
+
+def _unknown(process: Process, text: str) -> Finding:
+    return Finding(
+        "gpus-unknown",
+        Severity.NOTE,
+        process.at("CUDA_VISIBLE_DEVICES"),
+        f"the {process.side}'s GPUs cannot be told from the script",
+        f"CUDA_VISIBLE_DEVICES is {text[:120]}; overlaps were not looked for.",
+    )

@@ -1,0 +1,141 @@
+"""The rollout's engine: which kind, and whether its data-parallel ranks can part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockstep.audit import cures, facts
+from lockstep.audit.devices import asynchronous, parallel
+from lockstep.audit.model import Finding, Job, Process, Severity
+from lockstep.audit.versions import at_least
+
+CHECKED = "0.11.0"
+"""The vLLM release in which the race was reproduced."""
+REFUSING = "0.14.0"
+"""The first vLLM release that refuses offline data parallelism for dense models."""
+
+
+def check(job: Job) -> Iterator[Finding]:
+    for process in job.side("rollout"):
+        yield from _rollout(process, job.versions.get("vllm"))
+        yield from _no_help(process)
+
+
+def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
+    asynch = asynchronous(process)
+    tensor, data = parallel(process)
+    size = "vllm_data_parallel_size" if "vllm_data_parallel_size" in process.options else "data_parallel_size"
+    place = process.at(size)
+    if data is None:
+        value = process.option(size)
+        what = f"is {value.text}" if value else f"may be set in {', '.join(process.hidden)}"
+        yield Finding(
+            "data-parallel-unknown",
+            Severity.NOTE,
+            place,
+            "data parallel size cannot be told from the script",
+            f"The data parallel size {what}. Above 1, with the synchronous engine, this rollout is open to the offline wave race.",
+        )
+        return
+    if data <= 1:
+        yield Finding("engine", Severity.OK, place, "no data-parallel group", _describe(process, asynch, tensor, data))
+        return
+    if asynch:
+        yield Finding(
+            "engine",
+            Severity.OK,
+            process.at("vllm_use_async_engine"),
+            "asynchronous engine: vLLM's coordinator wakes idle ranks",
+            f"{_describe(process, asynch, tensor, data)} Open reports about data parallelism of dense models behind the coordinator "
+            "exist too; they are another cause.",
+            (facts.ROLLOUT, facts.ENGINE_CORE, facts.ONLINE_DP),
+        )
+        return
+    if asynch is None:
+        yield Finding(
+            "engine-unknown",
+            Severity.WARNING,
+            place,
+            f"data parallel size {data}, engine kind unknown",
+            "With the synchronous engine this rollout is open to the offline wave race; options that this audit cannot see decide "
+            f"({', '.join(process.hidden) or 'the value is only known when the script runs'}).",
+            (facts.ROLLOUT,),
+        )
+        return
+    if cured := cures.in_place(process):
+        yield Finding(
+            "engine", Severity.OK, process.at(cured.option or cured.variable or ""), f"cured: {cured.title}",
+            f"{_describe(process, asynch, tensor, data)} {cured.why}", (facts.ROLLOUT,),
+        )  # fmt: skip
+        return
+    yield _race(process, tensor, data, vllm)
+
+
+def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> Finding:
+    size = "vllm_data_parallel_size" if "vllm_data_parallel_size" in process.options else "data_parallel_size"
+    experts = process.flag("vllm_enable_expert_parallel")
+    if vllm and at_least(vllm, REFUSING) and not experts:
+        return Finding(
+            "offline-dp-refused",
+            Severity.HAZARD,
+            process.at(size),
+            f"vLLM {vllm} refuses data parallel size {data} with the synchronous engine on a dense model",
+            f"From {REFUSING} on, vLLM raises at start-up when a dense model runs in offline data-parallel mode, which is what this "
+            "rollout does unless the installed ms-swift or trl starts each rank as an engine of its own. For a mixture-of-experts model "
+            "the offline wave race below that release is still to be reckoned with.",
+            (facts.REFUSES_OFFLINE_DP, _server(process)),
+            cures.advice(process),
+        )
+    about = f"vLLM {vllm}" if vllm else "vLLM below 0.14 (the release is not known)"
+    checked = "" if vllm == CHECKED else f" Checked with vLLM {CHECKED} and ms-swift 3.10.3."
+    if process.program.startswith("trl"):
+        checked = f" Reproduced with ms-swift 3.10.3; that trl 0.24.0 sets up the same mode is read from its code.{checked}"
+    return Finding(
+        "offline-wave-race",
+        Severity.HAZARD,
+        process.at(size),
+        f"synchronous engine with data parallel size {data} on {about}: offline wave race",
+        f"Each of the {data} data-parallel ranks is an engine of its own without vLLM's coordinator, in lockstep with the others. Every 32 "
+        "steps they agree whether anyone has unfinished requests. If all requests so far added are done while one worker is still adding "
+        "its share, the wave ends everywhere; the late worker's next request begins a new wave on its rank alone and waits in an "
+        "all-reduce that the others never join. The server does not answer, the trainer waits for the server, and after 600 s the NCCL "
+        f"watchdog ends it. Short completions, many requests per rank and a busy CPU make it likelier.{checked}",
+        (_server(process), facts.ENGINE_CORE, facts.FORWARD_CONTEXT),
+        cures.advice(process),
+    )
+
+
+def _server(process: Process) -> facts.Source:
+    return facts.TRL_SERVER if process.program.startswith("trl") else facts.ROLLOUT
+
+
+def _describe(process: Process, asynch: bool | None, tensor: int | None, data: int) -> str:
+    kind = {True: "asynchronous", False: "synchronous", None: "unknown"}[asynch]
+    return f"Engine kind: {kind}; tensor parallel size {'?' if tensor is None else tensor}, data parallel size {data}."
+
+
+_NO_HELP = {
+    "VLLM_DISABLE_NCCL_FOR_DP_SYNCHRONIZATION": "it moves the all-reduce from NCCL to gloo; the absent rank stays absent",
+}
+_NO_HELP_OPTIONS = {
+    "vllm_enforce_eager": "it switches CUDA graphs off; the ranks still all-reduce at every step",
+    "ddp_timeout": "swift rollout gives it to no process group of vLLM, and a longer wait does not bring the absent rank",
+}
+
+
+def _no_help(process: Process) -> Iterator[Finding]:
+    """Settings that people try against this hang."""
+    tensor, data = parallel(process)
+    if asynchronous(process) is not False or data is None or data < 2 or cures.in_place(process):
+        return
+    tried = [(name, why) for name, why in _NO_HELP.items() if name in process.command.env]
+    tried += [(f"--{name}", why) for name, why in _NO_HELP_OPTIONS.items() if name in process.options]
+    for name, why in tried:
+        yield Finding(
+            "no-help",
+            Severity.NOTE,
+            process.at(name.lstrip("-")),
+            f"{name} does not help against the offline wave race",
+            f"{why[0].upper()}{why[1:]}.",
+            (facts.FORWARD_CONTEXT, facts.VLLM_ENVIRONMENT),
+        )

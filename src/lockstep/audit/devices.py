@@ -1,0 +1,92 @@
+"""Which GPUs a process uses and how many ranks it has, from its environment and its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockstep.audit.model import Process, Setting, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """`visible`: CUDA_VISIBLE_DEVICES, None where it is not set or cannot be told. `used`: those of them that get a rank."""
+
+    setting: Setting | None
+    visible: tuple[str, ...] | None
+    used: tuple[str, ...] | None
+
+    @property
+    def unset(self) -> bool:
+        return self.setting is None
+
+
+def devices(process: Process) -> Devices:
+    """The devices of one process. Without CUDA_VISIBLE_DEVICES a program takes the first of the host's."""
+    setting = process.command.env.get("CUDA_VISIBLE_DEVICES")
+    need = ranks_here(process)
+    if setting is None:
+        return Devices(None, None, tuple(str(i) for i in range(need)) if need is not None and need <= 4096 else None)
+    if not setting.value.known:
+        return Devices(setting, None, None)
+    visible = tuple(part.strip() for part in setting.value.text.split(",") if part.strip())
+    return Devices(setting, visible, visible if need is None else visible[:need])
+
+
+def ranks_here(process: Process) -> int | None:
+    """Ranks that a process has on this host; None where that cannot be told."""
+    if process.side == "trainer":
+        value = launcher_value(process, "nproc_per_node", "NPROC_PER_NODE")
+        if value is None:
+            return 1
+        return value.number()
+    tensor, data = parallel(process)
+    return None if tensor is None or data is None else tensor * data
+
+
+def world_size(process: Process) -> int | None:
+    """Ranks of a trainer on all hosts."""
+    here = ranks_here(process)
+    nodes = launcher_value(process, "nnodes", "NNODES")
+    count = 1 if nodes is None else nodes.number()
+    return None if here is None or count is None else here * count
+
+
+def launcher_value(process: Process, option: str, variable: str) -> Value | None:
+    """What the launcher of a trainer gets: by option where the script calls torchrun, by variable through `swift`."""
+    if process.launcher is None:
+        return process.env(variable)
+    names = [option, *({"nproc_per_node": ["num_processes", "num_gpus"], "nnodes": ["num_machines", "num_nodes"]}.get(option, []))]
+    for name in names:
+        if name in process.launcher and process.launcher[name].values:
+            return process.launcher[name].values[0].value
+    return process.env(f"PET_{variable}")
+
+
+def parallel(process: Process) -> tuple[int | None, int | None]:
+    """Tensor and data parallel size of a rollout or server."""
+    names = {
+        "swift": ("vllm_tensor_parallel_size", "vllm_data_parallel_size"),
+        "trl": ("tensor_parallel_size", "data_parallel_size"),
+        "vllm": ("tensor_parallel_size", "data_parallel_size"),
+    }[process.program.split("/")[0].split()[0] if process.program.split("/")[0].split()[0] in ("trl", "vllm") else "swift"]
+    tensor, data = names
+    short = {"tensor_parallel_size": "tp", "data_parallel_size": "dp"}
+    found = []
+    for name in (tensor, data):
+        number = process.number(name, 1)
+        if name in short and name not in process.options and short[name] in process.options:
+            number = process.number(short[name], 1)
+        found.append(number)
+    return found[0], found[1]
+
+
+def asynchronous(process: Process) -> bool | None:
+    """Whether a rollout server uses vLLM's asynchronous engine; None where that cannot be told."""
+    if process.program == "trl vllm-serve":
+        return False
+    given = process.flag("vllm_use_async_engine", None)
+    if given is not None or "vllm_use_async_engine" in process.options:
+        return given
+    if process.hidden:
+        return None
+    return "multi_turn_scheduler" in process.options

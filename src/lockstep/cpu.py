@@ -40,7 +40,7 @@ def apply_rollout() -> None:
 
 def apply_trainer() -> None:
     """For a trainer rank; before ms-swift has parsed its arguments."""
-    _once(_bf16, _memory, _whole_gather)
+    _once(_bf16, _memory, _no_shared_memory_op, _whole_gather)
 
 
 def apply_client() -> None:
@@ -89,6 +89,14 @@ def _memory() -> None:
     import torch
 
     torch.cpu.max_memory_reserved = lambda device=None: 0
+
+
+def _no_shared_memory_op() -> None:
+    """DeepSpeed 0.17.6 compiles an all-reduce over shared memory, for inference on one host, when it makes its first group on a
+    CPU. The job does not use it, it needs a C++ compiler, and a build that was killed leaves a lock on which the next one waits
+    without end. `build_shm_op` returns None where the operation is not to be had; now it always does.
+    """
+    replace("deepspeed.comm.torch:build_shm_op", lambda: None)
 
 
 def _whole_gather() -> None:

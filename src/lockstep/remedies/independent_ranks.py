@@ -74,7 +74,7 @@ def refuse_unsuitable(args: Any) -> None:
         )
 
 
-class IndependentWeightSync(rollout.WeightSyncWorkerExtension):
+class IndependentWeightSync(rollout.WeightSyncWorkerExtension):  # type: ignore[misc]  # an untyped base
     """Joins the weight-sync group at the engine's first rank plus its own, not at its own alone."""
 
     def init_communicator(self, *args: Any, **kwargs: Any) -> None:

@@ -25,7 +25,8 @@ CURES = (
     Cure(
         "independent-ranks",
         f"--external_plugins {PLUGIN_FILE}",
-        "Each data-parallel rank is an engine of its own: there is no group in which to wait. For dense models.",
+        "Each data-parallel rank is an engine of its own: there is no group in which to wait. For dense "
+        "models.",
         option="external_plugins",
         value=PLUGIN_FILE,
     ),
@@ -75,5 +76,7 @@ def advice(process: Process) -> str:
     if process.program.startswith("trl"):
         return "Use --tensor_parallel_size in place of --data_parallel_size, or one server per GPU."
     first = choose(None, process)
-    rest = [cure.title for cure in CURES if cure is not first and not (cure is CURES[0] and first is CURES[1])]
+    rest = [
+        cure.title for cure in CURES if cure is not first and not (cure is CURES[0] and first is CURES[1])
+    ]
     return f"{first.title} ({first.why[0].lower()}{first.why[1:].rstrip('.')}); else {'; or '.join(rest)}."

@@ -25,7 +25,9 @@ def devices(process: Process) -> Devices:
     setting = process.command.env.get("CUDA_VISIBLE_DEVICES")
     need = ranks_here(process)
     if setting is None:
-        return Devices(None, None, tuple(str(i) for i in range(need)) if need is not None and need <= 4096 else None)
+        return Devices(
+            None, None, tuple(str(i) for i in range(need)) if need is not None and need <= 4096 else None
+        )
     if not setting.value.known:
         return Devices(setting, None, None)
     visible = tuple(part.strip() for part in setting.value.text.split(",") if part.strip())
@@ -55,7 +57,14 @@ def launcher_value(process: Process, option: str, variable: str) -> Value | None
     """What the launcher of a trainer gets: by option where the script calls torchrun, by variable through `swift`."""
     if process.launcher is None:
         return process.env(variable)
-    names = [option, *({"nproc_per_node": ["num_processes", "num_gpus"], "nnodes": ["num_machines", "num_nodes"]}.get(option, []))]
+    names = [
+        option,
+        *(
+            {"nproc_per_node": ["num_processes", "num_gpus"], "nnodes": ["num_machines", "num_nodes"]}.get(
+                option, []
+            )
+        ),
+    ]
     for name in names:
         if name in process.launcher and process.launcher[name].values:
             return process.launcher[name].values[0].value
@@ -68,7 +77,11 @@ def parallel(process: Process) -> tuple[int | None, int | None]:
         "swift": ("vllm_tensor_parallel_size", "vllm_data_parallel_size"),
         "trl": ("tensor_parallel_size", "data_parallel_size"),
         "vllm": ("tensor_parallel_size", "data_parallel_size"),
-    }[process.program.split("/")[0].split()[0] if process.program.split("/")[0].split()[0] in ("trl", "vllm") else "swift"]
+    }[
+        process.program.split("/")[0].split()[0]
+        if process.program.split("/")[0].split()[0] in ("trl", "vllm")
+        else "swift"
+    ]
     tensor, data = names
     short = {"tensor_parallel_size": "tp", "data_parallel_size": "dp"}
     found = []

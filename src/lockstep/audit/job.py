@@ -29,7 +29,8 @@ def from_texts(texts: Iterable[tuple[str, str]], pinned: dict[str, str] | None =
         named.append(path)
         repaired = repair(split(text))
         lines += len(repaired.rows)
-        followed = follow(Layout(path, repaired.rows))
+        job.layouts[path] = Layout(path, repaired.rows)
+        followed = follow(job.layouts[path])
         _take(job, followed)
         job.notes.extend(_notes(path, text, repaired, followed))
     job.versions = {**versions.from_commands(job.commands), **(pinned or {})}
@@ -42,7 +43,8 @@ def from_texts(texts: Iterable[tuple[str, str]], pinned: dict[str, str] | None =
                 Severity.NOTE,
                 job.processes[0].place,
                 "which releases run is not known",
-                "No pip line pins them and --versions was not given. The findings hold for the releases that they name.",
+                "No pip line pins them and --versions was not given. The findings hold for the releases "
+                "that they name.",
             )
         )
     return job
@@ -66,38 +68,81 @@ def _nothing(named: list[str], job: Job, lines: int) -> str:
     found = ", ".join(name for name, _ in counts.most_common(8))
     where = f"{named[0]}:1" if len(named) == 1 else ", ".join(named)
     return (
-        f"{where}: no command of ms-swift or vLLM in {lines} lines; found {f'the commands {found}' if found else 'no command at all'}. "
+        f"{where}: no command of ms-swift or vLLM in {lines} lines; found "
+        f"{f'the commands {found}' if found else 'no command at all'}. "
         "Expected swift rollout, swift rlhf, torchrun .../swift/cli/rlhf.py, trl vllm-serve or vllm serve"
     )
 
 
 def _notes(path: str, text: str, repaired: Repaired, followed: Followed) -> Iterable[Finding]:
-    def note(id_: str, line: int, title: str, reason: str, severity: Severity = Severity.NOTE, advice: str = "") -> Finding:
-        return Finding(id_, severity, Place(path, line), title, reason, (facts.BASH,) if severity is not Severity.NOTE else (), advice)
+    def note(
+        id_: str, line: int, title: str, reason: str, severity: Severity = Severity.NOTE, advice: str = ""
+    ) -> Finding:
+        return Finding(
+            id_,
+            severity,
+            Place(path, line),
+            title,
+            reason,
+            (facts.BASH,) if severity is not Severity.NOTE else (),
+            advice,
+        )
 
     for end, lost in repaired.cut_off:
         yield note(
-            "arguments-cut-off", end, f"the command ends here: the arguments from line {lost} on are not passed",
-            "A backslash continues a line only as its very last character, and a comment between two lines of a command ends it. The shell "
+            "arguments-cut-off",
+            end,
+            f"the command ends here: the arguments from line {lost} on are not passed",
+            "A backslash continues a line only as its very last character, and a comment between two lines "
+            "of a command ends it. The shell "
             f"takes line {lost} for a command of its own. The audit reads the script as the shell does.",
-            Severity.HAZARD, "End this line with a backslash and nothing after it; move comments above the command.",
-        )  # fmt: skip
+            Severity.HAZARD,
+            "End this line with a backslash and nothing after it; move comments above the command.",
+        )
     if repaired.pasted:
-        joined = f"{len(repaired.joined)} lines were joined to the command they belong to" if repaired.joined else ""
-        prose = f"{len(repaired.sentences)} lines that are no shell were taken for comments" if repaired.sentences else ""
+        joined = (
+            f"{len(repaired.joined)} lines were joined to the command they belong to"
+            if repaired.joined
+            else ""
+        )
+        prose = (
+            f"{len(repaired.sentences)} lines that are no shell were taken for comments"
+            if repaired.sentences
+            else ""
+        )
         line = (repaired.joined or repaired.sentences or [1])[0]
         yield note(
-            "pasted", line, "line continuations or comment signs are missing, as after pasting",
+            "pasted",
+            line,
+            "line continuations or comment signs are missing, as after pasting",
             f"{'; '.join(filter(None, (joined, prose)))}. Bash would not run the text as it is.",
-        )  # fmt: skip
+        )
     if "\r" in text:
         yield note(
-            "carriage-returns", 1, "lines end in CR LF", "Bash takes the CR for part of the last word, and a backslash before it continues "
+            "carriage-returns",
+            1,
+            "lines end in CR LF",
+            "Bash takes the CR for part of the last word, and a backslash before it continues "
             "nothing. The audit reads the lines as if they ended in LF.",
-        )  # fmt: skip
+        )
     for place in followed.errors[:3]:
-        yield note("not-understood", place.line, "the shell parser did not understand this place", "What follows may be read wrongly.")
+        yield note(
+            "not-understood",
+            place.line,
+            "the shell parser did not understand this place",
+            "What follows may be read wrongly.",
+        )
     for name, place in followed.sourced[:5]:
-        yield note("sourced", place.line, f"{name[:80]} is sourced and was not read", "It may set variables that this audit does not see.")
+        yield note(
+            "sourced",
+            place.line,
+            f"{name[:80]} is sourced and was not read",
+            "It may set variables that this audit does not see.",
+        )
     for name, place in followed.called[:5]:
-        yield note("calls-script", place.line, f"{name[:80]} is run and was not read", "Name it as well, if it starts part of the job.")
+        yield note(
+            "calls-script",
+            place.line,
+            f"{name[:80]} is run and was not read",
+            "Name it as well, if it starts part of the job.",
+        )

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.audit.text import Layout
 
 MAX_TEXT = 65_536
 """Longest value kept, in characters: a script that doubles a variable in a loop must not exhaust memory."""
@@ -185,7 +189,9 @@ class Process:
             return None
         if not given.values:
             return literal("true")
-        return join(v for i, w in enumerate(given.values) for v in ((literal(" "),) if i else ()) + (w.value,))
+        return join(
+            v for i, w in enumerate(given.values) for v in ((literal(" "),) if i else ()) + (w.value,)
+        )
 
     def number(self, name: str, default: int | None) -> int | None:
         """An option as a whole number; its default where it is not given; None where that cannot be told."""
@@ -272,6 +278,8 @@ class Job:
     notes: list[Finding] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     """Every simple command, known or not."""
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    """Each script as it was parsed, by path."""
 
     def side(self, name: str) -> list[Process]:
         return [process for process in self.processes if process.side == name]

@@ -1,7 +1,9 @@
 """Gives back what pasting took from a script: the backslash at the end of a line, the hash before a comment.
 
-Forums and chat windows eat both. What is left has lines that no shell could mean: one that begins with `--flag`, or with a sentence. Such
-lines, and only where there are some, are put right: a flag joins the command above it, with the assignments right above that command, and
+Forums and chat windows eat both. What is left has lines that no shell could mean: one that begins with
+`--flag`, or with a sentence. Such
+lines, and only where there are some, are put right: a flag joins the command above it, with the assignments
+right above that command, and
 sentences become comments. A script in which nothing was lost comes back as it is.
 """
 
@@ -14,13 +16,62 @@ from lockstep.audit.scan import closes_later, heredocs, one_assignment, open_quo
 from lockstep.audit.text import Row
 
 _FLAG = re.compile(r"\s*--?[A-Za-z_]")
-_PROGRAM = re.compile(r"(?:^|[\s/'\"(])(swift|megatron|torchrun|vllm|trl|accelerate|deepspeed|python[\d.]*|docker|podman|srun)(?=\s|$)")
+_PROGRAM = re.compile(
+    r"(?:^|[\s/'\"(])(swift|megatron|torchrun|vllm|trl|accelerate|deepspeed|python[\d.]*|docker|podman|srun)(?=\s|$)"
+)
 _SENTENCE = re.compile(r"(?:---|===|```|[^\x00-\x7f]|\d+[\s.)]|[A-Z][\w'&-]*[,:]?\s)")
 _ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*\+?=")
 _FUNCTION = re.compile(r"^\s*(?:function\s+)?([A-Za-z_][\w-]*)\s*\(\s*\)", re.MULTILINE)
 _COMMON = frozenset(
-    "echo printf export cd source set pip pip3 conda mkdir rm cp mv cat tail tee if then else fi for do done while until case esac sleep "
-    "wait nohup sudo env exec exit kill ls git wget curl ray unset local return function time trap module".split()
+    [
+        "echo",
+        "printf",
+        "export",
+        "cd",
+        "source",
+        "set",
+        "pip",
+        "pip3",
+        "conda",
+        "mkdir",
+        "rm",
+        "cp",
+        "mv",
+        "cat",
+        "tail",
+        "tee",
+        "if",
+        "then",
+        "else",
+        "fi",
+        "for",
+        "do",
+        "done",
+        "while",
+        "until",
+        "case",
+        "esac",
+        "sleep",
+        "wait",
+        "nohup",
+        "sudo",
+        "env",
+        "exec",
+        "exit",
+        "kill",
+        "ls",
+        "git",
+        "wget",
+        "curl",
+        "ray",
+        "unset",
+        "local",
+        "return",
+        "function",
+        "time",
+        "trap",
+        "module",
+    ]
 )
 
 
@@ -40,7 +91,9 @@ def repair(lines: list[str]) -> Repaired:
     """The lines as rows to parse. `lines` have no line ends; the result's rows keep their numbers, counted from 1."""
     kinds = _classify(lines)
     found = _attach(lines, kinds)
-    pasted = bool(found.commands) or any(k == "sentence" and not lines[i].lstrip().isascii() for i, k in enumerate(kinds))
+    pasted = bool(found.commands) or any(
+        k == "sentence" and not lines[i].lstrip().isascii() for i, k in enumerate(kinds)
+    )
     if not pasted:
         return Repaired([Row(line, i + 1) for i, line in enumerate(lines)], cut_off=found.cut_off)
     text = list(lines)
@@ -133,7 +186,11 @@ def _attach(lines: list[str], kinds: list[str]) -> _Found:
         elif kind == "sentence":
             start = -1
         elif kind == "flag":
-            ended = start < 0 or re.search(r"[&;|]\s*$", lines[last]) or not _PROGRAM.search(" ".join(lines[start : last + 1]))
+            ended = (
+                start < 0
+                or re.search(r"[&;|]\s*$", lines[last])
+                or not _PROGRAM.search(" ".join(lines[start : last + 1]))
+            )
             if ended:
                 found.orphans.add(i)
             elif slashes:
@@ -147,21 +204,31 @@ def _attach(lines: list[str], kinds: list[str]) -> _Found:
     return found
 
 
-def _with_single_lines(lines: list[str], kinds: list[str], commands: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _with_single_lines(
+    lines: list[str], kinds: list[str], commands: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """The commands, and those that stand on one line under assignments, in order."""
     taken = {i for start, last in commands for i in range(start, last + 1)}
     single = [
         (i, i)
         for i, kind in enumerate(kinds)
-        if kind == "code" and i not in taken and i and not one_assignment(lines[i]) and re.match(r"\s*\S*\b(swift|torchrun)\s", lines[i])
+        if kind == "code"
+        and i not in taken
+        and i
+        and not one_assignment(lines[i])
+        and re.match(r"\s*\S*\b(swift|torchrun)\s", lines[i])
     ]
-    return sorted(commands + [pair for pair in single if one_assignment(lines[pair[0] - 1]) and kinds[pair[0] - 1] == "code"])
+    return sorted(
+        commands
+        + [pair for pair in single if one_assignment(lines[pair[0] - 1]) and kinds[pair[0] - 1] == "code"]
+    )
 
 
 def _assignments_above(lines: list[str], kinds: list[str], start: int, last: int) -> tuple[int, set[int]]:
     """First line of the run of assignments above a command, and those of the run that must stay statements.
 
-    Bash expands a command's words before it makes the assignments in front of it, so a variable that the command itself uses was never
+    Bash expands a command's words before it makes the assignments in front of it, so a variable that the
+    command itself uses was never
     one of these.
     """
     body = "\n".join(lines[start : last + 1])

@@ -8,18 +8,32 @@ from collections.abc import Iterable
 from lockstep.audit.model import Command, Option, Process, Wait, Word
 from lockstep.audit.wrappers import name_of, without_start
 
-_SIDES = {"rollout": "rollout", "rlhf": "trainer", "sft": "trainer", "pt": "trainer", "deploy": "server", "infer": "server"}
+_SIDES = {"rollout": "rollout", "rlhf": "trainer", "sft": "trainer", "pt": "trainer", "deploy": "server"}
 _SCRIPT = re.compile(r"(?:^|/)swift/cli/(\w+)\.py\Z")
 _PYTHON = re.compile(r"python[\d.]*\Z")
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-_PROBES = frozenset(("curl", "wget", "nc", "ncat", "http", "wait-for-it", "wait-for-it.sh", "wait-for", "dockerize", "grpcurl"))
+_PROBES = frozenset(
+    (
+        "curl",
+        "wget",
+        "nc",
+        "ncat",
+        "http",
+        "wait-for-it",
+        "wait-for-it.sh",
+        "wait-for",
+        "dockerize",
+        "grpcurl",
+    )
+)
 _OPTION = re.compile(r"--?[A-Za-z_][\w-]*(?:=|\Z)")
 
 
 def options_of(words: Iterable[Word]) -> tuple[dict[str, Option], list[Word], tuple[str, ...]]:
     """Options by name, the words before the first of them, and the words that may hide more of both.
 
-    As argparse reads them for ms-swift: `--name value`, `--name=value`, several values after one name, dashes or underscores, the last
+    As argparse reads them for ms-swift: `--name value`, `--name=value`, several values after one name, dashes
+    or underscores, the last
     mention counts.
     """
     options: dict[str, Option] = {}
@@ -36,7 +50,13 @@ def options_of(words: Iterable[Word]) -> tuple[dict[str, Option], list[Word], tu
             options.pop(current.name, None)
             options[current.name] = current
         elif current is not None:
-            if current.values and not word.value.known and first is not None and not first.known and not word.quote:
+            if (
+                current.values
+                and not word.value.known
+                and first is not None
+                and not first.known
+                and not word.quote
+            ):
                 # An unquoted unknown after a complete option may be a whole list of further options.
                 hidden.append(text)
                 continue
@@ -113,14 +133,18 @@ def _launched(command: Command, launcher: str, start: int, order: int) -> Proces
         module = words[i].text
         match = _SCRIPT.search(module) or re.fullmatch(r"swift\.cli\.(\w+)", module)
         if match and match[1] in _SIDES:
-            process = _make(command, _SIDES[match[1]], f"{launcher} {match[1]}", words[i + 1 :], words[i], order)
+            process = _make(
+                command, _SIDES[match[1]], f"{launcher} {match[1]}", words[i + 1 :], words[i], order
+            )
             if process is not None:
                 process.launcher = options_of(words[start:i])[0]
             return process
     return None
 
 
-def _make(command: Command, side: str | None, program: str, rest: list[Word], head: Word, order: int) -> Process | None:
+def _make(
+    command: Command, side: str | None, program: str, rest: list[Word], head: Word, order: int
+) -> Process | None:
     if side is None:
         return None
     options, positional, hidden = options_of(rest)
@@ -134,7 +158,10 @@ def wait_of(command: Command, order: int) -> Wait | None:
         return Wait("sleep", command, order, _seconds(command.words[1].text))
     if name in _PROBES:
         return Wait("check", command, order)
-    if any("/health" in word.text or "is_port_open" in word.text for word in command.words[1:]) and name != "echo":
+    if (
+        any("/health" in word.text or "is_port_open" in word.text for word in command.words[1:])
+        and name != "echo"
+    ):
         return Wait("check", command, order)
     return None
 

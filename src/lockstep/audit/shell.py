@@ -1,6 +1,7 @@
 """Follows a script from its first line to its last without running any of it, and writes down the commands it would run.
 
-The parser is tree-sitter's bash grammar: it goes on after an error, so one odd line does not hide the rest. Both branches of an `if` are
+The parser is tree-sitter's bash grammar: it goes on after an error, so one odd line does not hide the rest.
+Both branches of an `if` are
 followed, functions where they are called, a `for` over words once for each word, other loops once.
 """
 
@@ -22,7 +23,17 @@ MAX_STEPS = 50_000
 """Statements followed in one script; a script that needs more is made by a program, or to do harm."""
 _MAX_DEPTH = 60
 _MAX_TURNS = 16
-_BLOCKS = frozenset(("program", "compound_statement", "do_group", "negated_command", "ERROR", "else_clause", "parenthesized_expression"))
+_BLOCKS = frozenset(
+    (
+        "program",
+        "compound_statement",
+        "do_group",
+        "negated_command",
+        "ERROR",
+        "else_clause",
+        "parenthesized_expression",
+    )
+)
 _LANGUAGE = Language(tree_sitter_bash.language())
 
 
@@ -89,7 +100,9 @@ class _Follower:
         for i, child in enumerate(children):
             if child.is_named:
                 after = children[i + 1].type if i + 1 < len(children) else ""
-                self._statement(child, text, scope, replace(where, background=True) if after == "&" else where)
+                self._statement(
+                    child, text, scope, replace(where, background=True) if after == "&" else where
+                )
 
     def _statement(self, node: Node, text: Text, scope: Scope, where: _Where) -> None:
         self._steps += 1
@@ -147,21 +160,32 @@ class _Follower:
         place = text.place(node.start_byte)
         span = text.offset(node.start_byte), text.offset(node.end_byte)
         if value is not None and value.type == "array":
-            words = [word for child in value.named_children if child.type != "comment" for word in expander.words(child, scope)]
+            words = [
+                word
+                for child in value.named_children
+                if child.type != "comment"
+                for word in expander.words(child, scope)
+            ]
             added = any(child.type == "+=" for child in node.children)
             scope.unset(text.of(name)) if not added else None
-            scope.arrays[text.of(name)] = [*(scope.arrays.get(text.of(name), []) if added else []), *words][:4096]
+            scope.arrays[text.of(name)] = [*(scope.arrays.get(text.of(name), []) if added else []), *words][
+                :4096
+            ]
             return None
         result = expander.value(value, scope) if value is not None else Value()
         if any(child.type == "+=" for child in node.children):
-            result = Value((*scope.get(text.of(name)).parts, *result.parts)) if len(result.text) < 4096 else result
+            result = (
+                Value((*scope.get(text.of(name)).parts, *result.parts)) if len(result.text) < 4096 else result
+            )
         setting = Setting(text.of(name), result, place, how, *span)
         scope.set(setting)
         return setting
 
     def _declare(self, node: Node, text: Text, scope: Scope) -> None:
         raw = [text.of(child) for child in node.children]
-        export = raw[0] == "export" or (raw[0] in ("declare", "typeset") and any(w.startswith("-") and "x" in w for w in raw[1:]))
+        export = raw[0] == "export" or (
+            raw[0] in ("declare", "typeset") and any(w.startswith("-") and "x" in w for w in raw[1:])
+        )
         for child in node.named_children:
             if child.type == "variable_assignment":
                 setting = self._assign(child, text, scope)
@@ -172,7 +196,12 @@ class _Follower:
 
     def _redirected(self, node: Node, text: Text, scope: Scope, where: _Where) -> None:
         body = node.child_by_field_name("body")
-        documents = [n for child in node.named_children if child.type == "heredoc_redirect" for n in child.named_children]
+        documents = [
+            n
+            for child in node.named_children
+            if child.type == "heredoc_redirect"
+            for n in child.named_children
+        ]
         bodies = [n for n in documents if n.type == "heredoc_body"]
         if body is None:
             return
@@ -271,11 +300,17 @@ class _Follower:
         if name == "read":
             for word in words[1:]:
                 if word.text.isidentifier():
-                    scope.set(Setting(word.text, unknown(f"${word.text}", f"read at {word.place}"), word.place, "read"))
+                    scope.set(
+                        Setting(
+                            word.text, unknown(f"${word.text}", f"read at {word.place}"), word.place, "read"
+                        )
+                    )
             return True
         return False
 
-    def _call(self, name: str, words: list[Word], prefix: dict[str, Setting], scope: Scope, where: _Where) -> None:
+    def _call(
+        self, name: str, words: list[Word], prefix: dict[str, Setting], scope: Scope, where: _Where
+    ) -> None:
         body, home = scope.functions[name]
         arguments = scope.arguments
         inner = scope.copy() if prefix or where.background else scope
@@ -313,9 +348,17 @@ class _Follower:
             for document in documents:
                 isolated = program == "ssh"
                 inner = _fresh({} if isolated else env, scope if not isolated else None)
-                self.script(text.nested(document.start_byte, document.end_byte, escaped=False), inner, replace(where, wrapped=True))
+                self.script(
+                    text.nested(document.start_byte, document.end_byte, escaped=False),
+                    inner,
+                    replace(where, wrapped=True),
+                )
             return
-        script = next((w for w in bare.words[1:] if not w.text.startswith("-")), None) if program in SHELLS | {"sbatch"} else None
+        script = (
+            next((w for w in bare.words[1:] if not w.text.startswith("-")), None)
+            if program in SHELLS | {"sbatch"}
+            else None
+        )
         if script is not None:
             self.out.called.append((script.text, script.place))
         self.out.commands.append(
@@ -373,4 +416,3 @@ def _local_span(text: Text, word: Word) -> tuple[int, int] | None:
     if word.start not in offsets or word.end not in offsets:
         return None
     return offsets.index(word.start), offsets.index(word.end)
-

@@ -66,7 +66,8 @@ def decode(data: bytes, path: str) -> str:
         except UnicodeDecodeError:
             line = data.count(b"\n", 0, error.start) + 1
             raise AuditError(
-                f"{path}:{line}: neither UTF-8 nor GB 18030 text: expected a launch script, this looks like a binary file"
+                f"{path}:{line}: neither UTF-8 nor GB 18030 text: expected a launch script, this looks like "
+                "a binary file"
             ) from None
     if not text.strip():
         raise AuditError(f"{path}:1: empty: expected a launch script")

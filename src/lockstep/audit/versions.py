@@ -26,7 +26,9 @@ def from_file(path: Path) -> dict[str, str]:
             continue
         pin = _pin(text)
         if pin is None:
-            raise AuditError(f"{path}:{number}: {text[:80]!r} is no pinned package: expected lines like vllm==0.11.0")
+            raise AuditError(
+                f"{path}:{number}: {text[:80]!r} is no pinned package: expected lines like vllm==0.11.0"
+            )
         found[pin[0]] = pin[1]
     if not found:
         raise AuditError(f"{path}:1: no pinned package: expected lines like vllm==0.11.0")

@@ -78,33 +78,67 @@ class Expander:
         if len(pieces) == 1 and pieces[0].words is not None:
             return list(pieces[0].words[:MAX_WORDS])
         quote = {"raw_string": "'", "string": '"'}.get(node.type, "")
-        values = _fields([_Piece(join(self._spaced(p.words)) if p.words is not None else p.value, p.splits) for p in pieces])
+        values = _fields(
+            [
+                _Piece(join(self._spaced(p.words)) if p.words is not None else p.value, p.splits)
+                for p in pieces
+            ]
+        )
         if not values and node.type not in ("simple_expansion", "expansion", "command_substitution"):
             values = [Value()]
         return [Word(value, place, start, end, quote) for value in values[:MAX_WORDS]]
 
     def value(self, node: Node, scope: Scope) -> Value:
         """The value that an assignment takes: nothing is split."""
-        return join(join(self._spaced(p.words)) if p.words is not None else p.value for p in self._pieces(node, scope, quoted=True))
+        return join(
+            join(self._spaced(p.words)) if p.words is not None else p.value
+            for p in self._pieces(node, scope, quoted=True)
+        )
 
     @staticmethod
     def _spaced(words: list[Word] | None) -> list[Value]:
-        return [v for i, word in enumerate(words or []) for v in ((literal(" "),) if i else ()) + (word.value,)]
+        return [
+            v for i, word in enumerate(words or []) for v in ((literal(" "),) if i else ()) + (word.value,)
+        ]
 
     def _pieces(self, node: Node, scope: Scope, quoted: bool, depth: int = 0) -> list[_Piece]:
         kind, raw = node.type, self.text.of(node)
         if depth > 40:
             return [_Piece(self._unknown(node))]
-        if kind in ("word", "number", "variable_name", "special_variable_name", "test_operator", "regex", "extglob_pattern"):
-            return [_Piece(literal(re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw, flags=re.DOTALL)))]
+        if kind in (
+            "word",
+            "number",
+            "variable_name",
+            "special_variable_name",
+            "test_operator",
+            "regex",
+            "extglob_pattern",
+        ):
+            return [
+                _Piece(
+                    literal(re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw, flags=re.DOTALL))
+                )
+            ]
         if kind == "raw_string":
             return [_Piece(literal(raw[1:-1]))]
         if kind == "string_content":
             return [_Piece(literal(re.sub(r"\\([\"\\$`\n])", lambda m: "" if m[1] == "\n" else m[1], raw)))]
         if kind == "ansi_c_string":
-            return [_Piece(literal(raw[2:-1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'").replace("\\\\", "\\")))]
+            return [
+                _Piece(
+                    literal(
+                        raw[2:-1]
+                        .replace("\\n", "\n")
+                        .replace("\\t", "\t")
+                        .replace("\\'", "'")
+                        .replace("\\\\", "\\")
+                    )
+                )
+            ]
         if kind in ("string", "concatenation", "translated_string", "command_name"):
-            return self._children(node, scope, quoted or kind != "concatenation" and kind != "command_name", depth)
+            return self._children(
+                node, scope, quoted or (kind != "concatenation" and kind != "command_name"), depth
+            )
         if kind == "simple_expansion":
             name = raw[1:]
             if name in ("@", "*"):
@@ -122,7 +156,13 @@ class Expander:
         for child in node.children:
             # The parser makes no node for blanks between two expansions inside quotes.
             if child.start_byte > at and quoted:
-                pieces.append(_Piece(literal(self.text.data[at : child.start_byte].decode(errors="replace").replace("\\\n", ""))))
+                pieces.append(
+                    _Piece(
+                        literal(
+                            self.text.data[at : child.start_byte].decode(errors="replace").replace("\\\n", "")
+                        )
+                    )
+                )
             at = child.end_byte
             if child.is_named:
                 pieces.extend(self._pieces(child, scope, quoted, depth + 1))
@@ -165,12 +205,17 @@ class Expander:
                 return [_Piece(value, splits=not quoted)]
             if operator.endswith("?"):
                 return [_Piece(scope.get(name), splits=not quoted)]
-            # Unless the environment has it, which nobody here can tell: the script's own choice is what its author runs.
+            # Unless the environment has it, which nobody here can tell: the script's own choice is what its
+            # author runs.
             return default or [_Piece(Value())]
         return [_Piece(self._unknown(node))]
 
     def _arithmetic(self, node: Node, raw: str, scope: Scope) -> Value:
-        filled = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: str(_number(scope, m[1])), raw[3:-2] if raw.startswith("$((") else raw[2:-1])
+        filled = re.sub(
+            r"\$?\{?([A-Za-z_]\w*)\}?",
+            lambda m: str(_number(scope, m[1])),
+            raw[3:-2] if raw.startswith("$((") else raw[2:-1],
+        )
         result = _evaluate(filled)
         return self._unknown(node) if result is None else literal(str(result))
 

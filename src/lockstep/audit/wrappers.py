@@ -9,8 +9,37 @@ from lockstep.audit.model import Part, Setting, Value, Word, literal
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 _PLAIN = frozenset(
-    "nohup setsid time exec sudo command builtin nice ionice timeout stdbuf numactl taskset unbuffer env xargs uv uvx conda mamba "
-    "poetry pixi watch flock chrt proxychains4  nsys ncu py-spy".split()
+    [
+        "nohup",
+        "setsid",
+        "time",
+        "exec",
+        "sudo",
+        "command",
+        "builtin",
+        "nice",
+        "ionice",
+        "timeout",
+        "stdbuf",
+        "numactl",
+        "taskset",
+        "unbuffer",
+        "env",
+        "xargs",
+        "uv",
+        "uvx",
+        "conda",
+        "mamba",
+        "poetry",
+        "pixi",
+        "watch",
+        "flock",
+        "chrt",
+        "proxychains4",
+        "nsys",
+        "ncu",
+        "py-spy",
+    ]
 )
 _ELSEWHERE = {
     "docker": "container",
@@ -29,7 +58,22 @@ _ELSEWHERE = {
     "screen": "",
 }
 _ISOLATED = frozenset({"docker", "podman", "nerdctl", "kubectl", "ssh", "pdsh"})
-_SUBCOMMANDS = frozenset("pt sft infer merge-lora web-ui deploy rollout rlhf sample export eval app".split())
+_SUBCOMMANDS = frozenset(
+    [
+        "pt",
+        "sft",
+        "infer",
+        "merge-lora",
+        "web-ui",
+        "deploy",
+        "rollout",
+        "rlhf",
+        "sample",
+        "export",
+        "eval",
+        "app",
+    ]
+)
 _PYTHON = re.compile(r"python[\d.]*\Z")
 _INTERESTING = re.compile(r"\b(swift|megatron|torchrun|vllm|trl|accelerate|deepspeed|python[\d.]*|bash|sh)\s")
 
@@ -65,7 +109,9 @@ def begins_program(words: list[Word], i: int) -> bool:
         return after == "vllm-serve"
     if name in ("accelerate", "deepspeed", "torchrun") or _PYTHON.match(name):
         return bool(after)
-    return name in SHELLS and any(w.text.startswith("-") and w.text.endswith("c") for w in words[i + 1 : i + 4])
+    return name in SHELLS and any(
+        w.text.startswith("-") and w.text.endswith("c") for w in words[i + 1 : i + 4]
+    )
 
 
 def unwrap(words: list[Word]) -> Unwrapped:
@@ -85,10 +131,16 @@ def unwrap(words: list[Word]) -> Unwrapped:
             return out
         words = out.words
         inner = next((i for i in range(1, len(words)) if begins_program(words, i)), None)
-        inner = inner if inner is not None else next((i for i in range(1, len(words)) if name_of(words[i]) in _PLAIN), None)
+        inner = (
+            inner
+            if inner is not None
+            else next((i for i in range(1, len(words)) if name_of(words[i]) in _PLAIN), None)
+        )
         script = None
         if inner is None:
-            script = next((w for w in reversed(words) if re.search(r"\s", w.text) and _INTERESTING.search(w.text)), None)
+            script = next(
+                (w for w in reversed(words) if re.search(r"\s", w.text) and _INTERESTING.search(w.text)), None
+            )
             if script is None:
                 return out
         before = words[1:inner] if inner is not None else words[1:]

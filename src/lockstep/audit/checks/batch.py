@@ -36,7 +36,11 @@ def arithmetic(trainer: Process, job: Job) -> Arithmetic:
     world = world_size(trainer)
     batch = trainer.number("per_device_train_batch_size", 1)
     accumulation = trainer.number("gradient_accumulation_steps", 1)
-    steps = trainer.number("steps_per_generation", accumulation) if "steps_per_generation" in trainer.options else accumulation
+    steps = (
+        trainer.number("steps_per_generation", accumulation)
+        if "steps_per_generation" in trainer.options
+        else accumulation
+    )
     total = _product(world, batch, steps)
     if "generation_batch_size" in trainer.options:
         total = trainer.number("generation_batch_size", None)
@@ -54,7 +58,9 @@ def arithmetic(trainer: Process, job: Job) -> Arithmetic:
         steps_per_generation=steps,
         completions_per_generation=total,
         num_generations=generations,
-        prompts_per_generation=total // generations if total is not None and generations and generations > 0 else None,
+        prompts_per_generation=total // generations
+        if total is not None and generations and generations > 0
+        else None,
         servers=servers,
         per_server=per_server,
         per_dp_rank=-(-per_server // data) if per_server is not None and data and data > 0 else None,
@@ -84,15 +90,22 @@ def _grpo(trainer: Process, job: Job) -> Iterator[Finding]:
     place = trainer.at("num_generations")
     if {"steps_per_generation", "generation_batch_size"} <= trainer.options.keys():
         yield Finding(
-            "batch-options-exclude", Severity.HAZARD, trainer.at("generation_batch_size"),
-            "steps_per_generation and generation_batch_size exclude each other", "The trainer refuses to start with both.",
+            "batch-options-exclude",
+            Severity.HAZARD,
+            trainer.at("generation_batch_size"),
+            "steps_per_generation and generation_batch_size exclude each other",
+            "The trainer refuses to start with both.",
             (facts.GRPO_CONFIG,),
-        )  # fmt: skip
+        )
     if generations is not None and generations < 2:
         yield Finding(
-            "num-generations-low", Severity.HAZARD, place, f"num_generations is {generations}",
-            "GRPO compares completions of one prompt: it refuses fewer than 2.", (facts.BATCH_ARGUMENTS,),
-        )  # fmt: skip
+            "num-generations-low",
+            Severity.HAZARD,
+            place,
+            f"num_generations is {generations}",
+            "GRPO compares completions of one prompt: it refuses fewer than 2.",
+            (facts.BATCH_ARGUMENTS,),
+        )
         return
     if total is None or generations is None:
         return
@@ -100,11 +113,14 @@ def _grpo(trainer: Process, job: Job) -> Iterator[Finding]:
     step = _product(sums.world_size, sums.per_device_train_batch_size)
     if "generation_batch_size" in trainer.options and step and total % step:
         yield Finding(
-            "generation-batch-uneven", Severity.HAZARD, trainer.at("generation_batch_size"),
+            "generation-batch-uneven",
+            Severity.HAZARD,
+            trainer.at("generation_batch_size"),
             f"generation_batch_size {total} is no multiple of {step}",
-            f"It must be a multiple of ranks x per_device_train_batch_size ({step}): the trainer refuses to start.",
+            f"It must be a multiple of ranks x per_device_train_batch_size ({step}): the trainer refuses to "
+            "start.",
             (facts.BATCH_ARGUMENTS,),
-        )  # fmt: skip
+        )
         return
     if total % generations:
         yield Finding(
@@ -138,20 +154,29 @@ def _evaluation(trainer: Process, sums: Arithmetic) -> Iterator[Finding]:
             "eval-batch-not-divisible",
             Severity.HAZARD,
             trainer.at("per_device_eval_batch_size"),
-            f"num_generations {sums.num_generations} does not divide the {sums.eval_batch} completions of an eval step",
-            f"{sums.world_size} ranks x per_device_eval_batch_size = {sums.eval_batch}; with evaluation on, the trainer refuses to start. "
+            f"num_generations {sums.num_generations} does not divide the {sums.eval_batch} completions of "
+            "an eval step",
+            f"{sums.world_size} ranks x per_device_eval_batch_size = {sums.eval_batch}; with evaluation on, "
+            "the trainer refuses to start. "
             "(ms-swift switches evaluation off where there is no validation set.)",
             (facts.BATCH_ARGUMENTS,),
         )
 
 
 def _colocated(trainer: Process) -> Iterator[Finding]:
-    if trainer.hidden or not trainer.flag("use_vllm") or {"vllm_server_host", "vllm_server_base_url"} & trainer.options.keys():
+    if (
+        trainer.hidden
+        or not trainer.flag("use_vllm")
+        or {"vllm_server_host", "vllm_server_base_url"} & trainer.options.keys()
+    ):
         return
     tensor, world = trainer.number("vllm_tensor_parallel_size", 1), world_size(trainer)
     if tensor and world and world % tensor:
         yield Finding(
-            "colocate-uneven", Severity.HAZARD, trainer.at("vllm_tensor_parallel_size"),
+            "colocate-uneven",
+            Severity.HAZARD,
+            trainer.at("vllm_tensor_parallel_size"),
             f"vllm_tensor_parallel_size {tensor} does not divide {world} ranks",
-            "In colocate mode the trainer's ranks share engines; ms-swift refuses.", (facts.MIXIN,),
-        )  # fmt: skip
+            "In colocate mode the trainer's ranks share engines; ms-swift refuses.",
+            (facts.MIXIN,),
+        )

@@ -37,19 +37,32 @@ def check(job: Job, step: int | None) -> Iterator[Finding]:
         shown = " and ".join(f"{name} every {every} steps" for name, every in kinds)
         if step is None:
             yield Finding(
-                "boundaries", Severity.OK, place, shown,
-                "A hang at any other step has neither to do with save nor eval. (--step N looks at the step of a hang.)",
-            )  # fmt: skip
+                "boundaries",
+                Severity.OK,
+                place,
+                shown,
+                "A hang at any other step has neither to do with save nor eval. (--step N looks at the step "
+                "of a hang.)",
+            )
             continue
         hit = [name for name, every in kinds if step > 0 and step % every == 0]
-        near = ", ".join(f"{step} = {step // every} x {every} + {step % every}" for every in dict.fromkeys(e for _, e in kinds))
+        near = ", ".join(
+            f"{step} = {step // every} x {every} + {step % every}"
+            for every in dict.fromkeys(e for _, e in kinds)
+        )
         if hit:
             yield Finding(
-                "step-at-boundary", Severity.NOTE, place, f"step {step} is a step of {' and '.join(hit)}",
+                "step-at-boundary",
+                Severity.NOTE,
+                place,
+                f"step {step} is a step of {' and '.join(hit)}",
                 f"{shown}; {near}. The boundary may be involved.",
-            )  # fmt: skip
+            )
         else:
             yield Finding(
-                "boundaries", Severity.OK, place, f"step {step} is neither a save nor an eval step",
+                "boundaries",
+                Severity.OK,
+                place,
+                f"step {step} is neither a save nor an eval step",
                 f"{shown}; {near}. Neither boundary is involved.",
-            )  # fmt: skip
+            )

@@ -33,7 +33,7 @@ def _overlaps(job: Job) -> Iterator[Finding]:
         if one.side == other.side == "trainer" and not (one.command.background):
             continue
         shared = [device for device in mine.used if device in theirs.used]
-        last = other if not other.command.env.get("CUDA_VISIBLE_DEVICES") is None else one
+        last = other if other.command.env.get("CUDA_VISIBLE_DEVICES") is not None else one
         if not shared:
             apart.append(f"{one.side} {','.join(mine.used)}; {other.side} {','.join(theirs.used)}")
             continue
@@ -42,8 +42,10 @@ def _overlaps(job: Job) -> Iterator[Finding]:
             Severity.HAZARD,
             last.at("CUDA_VISIBLE_DEVICES"),
             f"GPU {', '.join(shared)} is used by both {one.side} and {other.side}",
-            f"{one.label} uses {','.join(mine.used)}, {other.label} uses {','.join(theirs.used)}. vLLM takes 90% of a GPU's memory unless "
-            "told otherwise, so one of them runs out of memory; NCCL refuses two ranks of one group on one GPU, and the weight-sync group "
+            f"{one.label} uses {','.join(mine.used)}, {other.label} uses {','.join(theirs.used)}. vLLM "
+            "takes 90% of a GPU's memory unless "
+            "told otherwise, so one of them runs out of memory; NCCL refuses two ranks of one group on one "
+            "GPU, and the weight-sync group "
             "has ranks of both.",
             (facts.TRAINER_ARGUMENTS,),
             "Give each process its own GPUs with CUDA_VISIBLE_DEVICES.",
@@ -51,7 +53,13 @@ def _overlaps(job: Job) -> Iterator[Finding]:
         apart = []
         return
     if apart and last is not None:
-        yield Finding("gpus-apart", Severity.OK, last.at("CUDA_VISIBLE_DEVICES"), "no GPU is used twice", f"{' | '.join(apart)}.")
+        yield Finding(
+            "gpus-apart",
+            Severity.OK,
+            last.at("CUDA_VISIBLE_DEVICES"),
+            "no GPU is used twice",
+            f"{' | '.join(apart)}.",
+        )
 
 
 def _trainer(process: Process) -> Iterator[Finding]:
@@ -64,7 +72,11 @@ def _trainer(process: Process) -> Iterator[Finding]:
     count = len(found.visible)
     if ranks == count:
         yield Finding(
-            "ranks-match-gpus", Severity.OK, place, f"{ranks} ranks on {count} GPUs", "NPROC_PER_NODE equals the number of visible GPUs."
+            "ranks-match-gpus",
+            Severity.OK,
+            place,
+            f"{ranks} ranks on {count} GPUs",
+            "NPROC_PER_NODE equals the number of visible GPUs.",
         )
     elif ranks > count:
         yield Finding(
@@ -79,7 +91,8 @@ def _trainer(process: Process) -> Iterator[Finding]:
     else:
         whole = count % ranks == 0
         why = (
-            "ms-swift would spread each rank's model over several GPUs (device_map), which GRPO with vLLM refuses."
+            "ms-swift would spread each rank's model over several GPUs (device_map), which GRPO with vLLM "
+            "refuses."
             if whole
             else "ms-swift asserts that the number of GPUs is a multiple of the number of ranks."
         )
@@ -106,16 +119,21 @@ def _rollout(process: Process) -> Iterator[Finding]:
     place = process.at("CUDA_VISIBLE_DEVICES")
     if count == need:
         yield Finding(
-            "server-gpus", Severity.OK, place, f"{process.program}: {need} engine ranks on {count} GPUs",
-            f"Tensor parallel size {tensor} times data parallel size {data} equals the number of visible GPUs.",
-        )  # fmt: skip
+            "server-gpus",
+            Severity.OK,
+            place,
+            f"{process.program}: {need} engine ranks on {count} GPUs",
+            f"Tensor parallel size {tensor} times data parallel size {data} equals the number of visible "
+            "GPUs.",
+        )
     elif count < need:
         yield Finding(
             "server-gpus-missing",
             Severity.HAZARD,
             place,
             f"{need} engine ranks on {count} GPUs",
-            f"Tensor parallel size {tensor} times data parallel size {data} needs {need}; ms-swift refuses to start.",
+            f"Tensor parallel size {tensor} times data parallel size {data} needs {need}; ms-swift refuses "
+            "to start.",
             (facts.DEPLOY_ARGUMENTS,),
         )
     else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lockstep.audit import cures, facts
 from lockstep.audit.devices import asynchronous, parallel
-from lockstep.audit.model import Finding, Job, Process, Severity
+from lockstep.audit.model import Finding, Job, Process, Severity, Source
 from lockstep.audit.versions import at_least
 
 CHECKED = "0.11.0"
@@ -34,11 +34,14 @@ def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
             Severity.NOTE,
             place,
             "data parallel size cannot be told from the script",
-            f"The data parallel size {what}. Above 1, with the synchronous engine, this rollout is open to the offline wave race.",
+            f"The data parallel size {what}. Above 1, with the synchronous engine, this rollout is open to "
+            "the offline wave race.",
         )
         return
     if data <= 1:
-        yield Finding("engine", Severity.OK, place, "no data-parallel group", _describe(process, asynch, tensor, data))
+        yield Finding(
+            "engine", Severity.OK, place, "no data-parallel group", _describe(process, asynch, tensor, data)
+        )
         return
     if asynch:
         yield Finding(
@@ -46,7 +49,8 @@ def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
             Severity.OK,
             process.at("vllm_use_async_engine"),
             "asynchronous engine: vLLM's coordinator wakes idle ranks",
-            f"{_describe(process, asynch, tensor, data)} Open reports about data parallelism of dense models behind the coordinator "
+            f"{_describe(process, asynch, tensor, data)} Open reports about data parallelism of dense "
+            "models behind the coordinator "
             "exist too; they are another cause.",
             (facts.ROLLOUT, facts.ENGINE_CORE, facts.ONLINE_DP),
         )
@@ -57,16 +61,21 @@ def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
             Severity.WARNING,
             place,
             f"data parallel size {data}, engine kind unknown",
-            "With the synchronous engine this rollout is open to the offline wave race; options that this audit cannot see decide "
+            "With the synchronous engine this rollout is open to the offline wave race; options that this "
+            "audit cannot see decide "
             f"({', '.join(process.hidden) or 'the value is only known when the script runs'}).",
             (facts.ROLLOUT,),
         )
         return
     if cured := cures.in_place(process):
         yield Finding(
-            "engine", Severity.OK, process.at(cured.option or cured.variable or ""), f"cured: {cured.title}",
-            f"{_describe(process, asynch, tensor, data)} {cured.why}", (facts.ROLLOUT,),
-        )  # fmt: skip
+            "engine",
+            Severity.OK,
+            process.at(cured.option or cured.variable or ""),
+            f"cured: {cured.title}",
+            f"{_describe(process, asynch, tensor, data)} {cured.why}",
+            (facts.ROLLOUT,),
+        )
         return
     yield _race(process, tensor, data, vllm)
 
@@ -80,8 +89,10 @@ def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> 
             Severity.HAZARD,
             process.at(size),
             f"vLLM {vllm} refuses data parallel size {data} with the synchronous engine on a dense model",
-            f"From {REFUSING} on, vLLM raises at start-up when a dense model runs in offline data-parallel mode, which is what this "
-            "rollout does unless the installed ms-swift or trl starts each rank as an engine of its own. For a mixture-of-experts model "
+            f"From {REFUSING} on, vLLM raises at start-up when a dense model runs in offline data-parallel "
+            "mode, which is what this "
+            "rollout does unless the installed ms-swift or trl starts each rank as an engine of its own. "
+            "For a mixture-of-experts model "
             "the offline wave race below that release is still to be reckoned with.",
             (facts.REFUSES_OFFLINE_DP, _server(process)),
             cures.advice(process),
@@ -95,23 +106,29 @@ def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> 
         Severity.HAZARD,
         process.at(size),
         f"synchronous engine with data parallel size {data} on {about}: offline wave race",
-        f"Each of the {data} data-parallel ranks is an engine of its own without vLLM's coordinator, in lockstep with the others. Every 32 "
-        "steps they agree whether anyone has unfinished requests. If all requests so far added are done while one worker is still adding "
-        "its share, the wave ends everywhere; the late worker's next request begins a new wave on its rank alone and waits in an "
-        "all-reduce that the others never join. The server does not answer, the trainer waits for the server, and after 600 s the NCCL "
-        f"watchdog ends it. Short completions, many requests per rank and a busy CPU make it likelier.{checked}",
+        f"Each of the {data} data-parallel ranks is an engine of its own without vLLM's coordinator, in "
+        "lockstep with the others. Every 32 "
+        "steps they agree whether anyone has unfinished requests. If all requests so far added are done "
+        "while one worker is still adding "
+        "its share, the wave ends everywhere; the late worker's next request begins a new wave on its rank "
+        "alone and waits in an "
+        "all-reduce that the others never join. The server does not answer, the trainer waits for the "
+        "server, and after 600 s the NCCL "
+        "watchdog ends it. Short completions, many requests per rank and a busy CPU make it "
+        f"likelier.{checked}",
         (_server(process), facts.ENGINE_CORE, facts.FORWARD_CONTEXT),
         cures.advice(process),
     )
 
 
-def _server(process: Process) -> facts.Source:
+def _server(process: Process) -> Source:
     return facts.TRL_SERVER if process.program.startswith("trl") else facts.ROLLOUT
 
 
 def _describe(process: Process, asynch: bool | None, tensor: int | None, data: int) -> str:
     kind = {True: "asynchronous", False: "synchronous", None: "unknown"}[asynch]
-    return f"Engine kind: {kind}; tensor parallel size {'?' if tensor is None else tensor}, data parallel size {data}."
+    return f"Engine kind: {kind}; tensor parallel size {'?' if tensor is None else tensor}, data parallel "
+    f"size {data}."
 
 
 _NO_HELP = {

@@ -10,19 +10,44 @@ from lockstep.audit.model import Finding, Job, Process, Severity
 
 _LAUNCH = ("MASTER_PORT", "MASTER_ADDR", "NPROC_PER_NODE", "NNODES", "NODE_RANK")
 _UNREAD = ("VLLM_DIST_PORT",)
-_MEANT = ("MASTER_", "NPROC_PER_NODE", "NNODES", "NODE_RANK", "CUDA_VISIBLE_DEVICES", "VLLM_", "NCCL_", "TORCH_", "PYTORCH_", "IMAGE_MAX_")
-_SERVER_OWN = ("vllm_max_model_len", "vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_data_parallel_size",
-               "vllm_enforce_eager", "vllm_max_num_seqs", "vllm_use_async_engine")  # fmt: skip
+_MEANT = (
+    "MASTER_",
+    "NPROC_PER_NODE",
+    "NNODES",
+    "NODE_RANK",
+    "CUDA_VISIBLE_DEVICES",
+    "VLLM_",
+    "NCCL_",
+    "TORCH_",
+    "PYTORCH_",
+    "IMAGE_MAX_",
+)
+_SERVER_OWN = (
+    "vllm_max_model_len",
+    "vllm_gpu_memory_utilization",
+    "vllm_tensor_parallel_size",
+    "vllm_data_parallel_size",
+    "vllm_enforce_eager",
+    "vllm_max_num_seqs",
+    "vllm_use_async_engine",
+)
 
 
 def uses_master(process: Process) -> tuple[bool | None, str]:
     """Whether a process uses MASTER_ADDR and MASTER_PORT of its environment, and how; None where nobody can tell."""
     if process.side == "rollout":
-        return False, "swift rollout starts no torchrun; its data-parallel group meets on a port that it picks itself"
+        return (
+            False,
+            "swift rollout starts no torchrun; its data-parallel group meets on a port that it picks itself",
+        )
     if process.side == "server":
         return False, "vLLM picks its own ports"
     if process.launcher is not None:
-        return False, f"{process.program.split()[0]} takes --master_addr and --master_port and sets the variables for its ranks itself"
+        return (
+            False,
+            f"{process.program.split()[0]} takes --master_addr and --master_port and sets the variables for "
+            "its ranks itself",
+        )
     if process.env("NPROC_PER_NODE") is not None or process.env("NNODES") is not None:
         return True, "swift passes both to torchrun, as NPROC_PER_NODE or NNODES is set"
     return True, "without NPROC_PER_NODE there is one rank; it takes MASTER_PORT for its group of one"
@@ -49,8 +74,10 @@ def _rollout_settings(process: Process) -> Iterator[Finding]:
             Severity.WARNING if name in ("MASTER_PORT", "NPROC_PER_NODE") else Severity.NOTE,
             setting.place,
             f"{name} has no effect on {process.program}",
-            f"{name}={setting.value.text[:120]} is set for {process.program}, which does not read it: only pt, sft, rlhf and infer are "
-            "started through torchrun, and the server gives its data-parallel workers a port from get_open_port() as "
+            f"{name}={setting.value.text[:120]} is set for {process.program}, which does not read it: only "
+            "pt, sft, rlhf and infer are "
+            "started through torchrun, and the server gives its data-parallel workers a port from "
+            "get_open_port() as "
             "VLLM_DP_MASTER_PORT. It neither causes nor cures a hang.",
             (facts.MAIN, facts.ROLLOUT),
             f"Remove {name} from this command.",
@@ -67,7 +94,8 @@ def _never_read(job: Job) -> Iterator[Finding]:
                     Severity.NOTE,
                     setting.place,
                     f"{name} is read by nothing",
-                    f"No file of vllm 0.11.0, ms-swift 3.10.3 or trl 0.24.0 reads {name}. vLLM takes its ports from VLLM_PORT upwards "
+                    f"No file of vllm 0.11.0, ms-swift 3.10.3 or trl 0.24.0 reads {name}. vLLM takes its "
+                    "ports from VLLM_PORT upwards "
                     "where that is set, else from the system.",
                     (facts.VLLM_ENVIRONMENT,),
                 )
@@ -86,11 +114,15 @@ def _from_environment(process: Process) -> Iterator[Finding]:
             Severity.NOTE,
             setting.place,
             f"{name} comes from outside the script",
-            f"{name} is {setting.value.text[:120]}. swift passes it to torchrun even when it is empty, and torchrun then refuses to start. "
-            + ("An assignment in front of an earlier command does not reach this one." if name == "MASTER_ADDR" else
-               "On one host it can be left out: torchrun takes 29500."),
+            f"{name} is {setting.value.text[:120]}. swift passes it to torchrun even when it is empty, and "
+            "torchrun then refuses to start. "
+            + (
+                "An assignment in front of an earlier command does not reach this one."
+                if name == "MASTER_ADDR"
+                else "On one host it can be left out: torchrun takes 29500."
+            ),
             (facts.MAIN, facts.RENDEZVOUS if name == "MASTER_ADDR" else facts.TORCHRUN),
-        )  # fmt: skip
+        )
 
 
 def _server_side_options(process: Process) -> Iterator[Finding]:
@@ -112,14 +144,17 @@ def _not_exported(process: Process) -> Iterator[Finding]:
     for name, setting in process.command.shell_only.items():
         if name in process.command.env or not name.startswith(_MEANT) or setting.how == "loop":
             continue
-        if any(setting.value.text and setting.value.text in s.value.text for s in process.command.env.values()):
+        if any(
+            setting.value.text and setting.value.text in s.value.text for s in process.command.env.values()
+        ):
             continue
         yield Finding(
             "not-exported",
             Severity.WARNING,
             setting.place,
             f"{name} does not reach {process.program}",
-            f"{name}={setting.value.text[:120]} is a variable of the shell only: without export, or on a line of its own before the command, "
+            f"{name}={setting.value.text[:120]} is a variable of the shell only: without export, or on a "
+            "line of its own before the command, "
             "a program does not get it (unless the environment had it before).",
             (facts.BASH,),
             f"Write export {name}=..., or put it in front of the command on the same line.",

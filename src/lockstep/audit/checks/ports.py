@@ -51,13 +51,16 @@ def _weight_sync(trainer: Process, job: Job) -> Iterator[Finding]:
     which = f"port {WEIGHT_SYNC}" if count == 1 else f"ports {WEIGHT_SYNC} to {last}"
     swift = job.versions.get("ms-swift")
     about = f"ms-swift {swift}" if swift else "ms-swift 3.10.3 (the release of this job is not known)"
-    place = trainer.at("vllm_server_host" if "vllm_server_host" in trainer.options else "vllm_server_base_url")
+    place = trainer.at(
+        "vllm_server_host" if "vllm_server_host" in trainer.options else "vllm_server_base_url"
+    )
     yield Finding(
         "weight-sync-port-fixed",
         Severity.WARNING,
         place,
         f"the weight-sync group always uses {which}",
-        f"In {about} the trainer's client takes group_ports={WEIGHT_SYNC} and there is no argument for it. Two jobs on one host, or one "
+        f"In {about} the trainer's client takes group_ports={WEIGHT_SYNC} and there is no argument for it. "
+        "Two jobs on one host, or one "
         "that follows another whose processes are still there, meet at this port.",
         (facts.CLIENT, facts.RLHF_ARGUMENTS),
         "One such job per host; see that none of an earlier job's processes is left before a start.",
@@ -76,7 +79,13 @@ def _agree(trainer: Process, job: Job) -> Iterator[Finding]:
     missing = [port for port in wanted if not any(port.same(other) for other in offered)]
     if not missing:
         shown = ", ".join(port.text[:60] for port in wanted)
-        yield Finding("ports-agree", Severity.OK, place, "trainer and server mean the same port", f"Both sides use {shown}.")
+        yield Finding(
+            "ports-agree",
+            Severity.OK,
+            place,
+            "trainer and server mean the same port",
+            f"Both sides use {shown}.",
+        )
         return
     if all(port.known for port in missing + offered):
         yield Finding(
@@ -84,7 +93,8 @@ def _agree(trainer: Process, job: Job) -> Iterator[Finding]:
             Severity.HAZARD,
             place,
             f"no server listens on port {', '.join(p.text for p in missing)}",
-            f"The servers of these scripts are told ports {', '.join(p.text for p in offered)}. The trainer gives up after "
+            f"The servers of these scripts are told ports {', '.join(p.text for p in offered)}. The trainer "
+            "gives up after "
             "--vllm_server_timeout (240 s by default).",
             (facts.CLIENT, facts.DEPLOY_ARGUMENTS),
             "Give both sides the same port.",
@@ -95,7 +105,8 @@ def _agree(trainer: Process, job: Job) -> Iterator[Finding]:
             Severity.NOTE,
             place,
             "whether trainer and server mean the same port cannot be told",
-            f"The trainer connects to {', '.join(p.text[:60] for p in missing)}; the servers get {', '.join(p.text[:60] for p in offered)}.",
+            f"The trainer connects to {', '.join(p.text[:60] for p in missing)}; the servers get "
+            f"{', '.join(p.text[:60] for p in offered)}.",
         )
 
 
@@ -108,7 +119,11 @@ def _clashes(job: Job) -> Iterator[Finding]:
         own: list[tuple[str, Value | None]] = []
         if process.side in ("rollout", "server"):
             own.append(("port", serves_on(process)))
-        elif process.side == "trainer" and process.launcher is None and process.env("NPROC_PER_NODE") is not None:
+        elif (
+            process.side == "trainer"
+            and process.launcher is None
+            and process.env("NPROC_PER_NODE") is not None
+        ):
             own.append(("MASTER_PORT", process.env("MASTER_PORT")))
         for name, value in own:
             number = value.number() if value else None
@@ -122,7 +137,8 @@ def _clashes(job: Job) -> Iterator[Finding]:
                     Severity.HAZARD,
                     process.at(name),
                     f"port {number} is used twice",
-                    f"{process.label} and {other} both want it. A swift server whose port is taken moves to the next free one without a "
+                    f"{process.label} and {other} both want it. A swift server whose port is taken moves to "
+                    "the next free one without a "
                     "word that its trainer would hear.",
                     (facts.FREE_PORT, facts.DEPLOY_ARGUMENTS),
                     "Give each its own port.",
@@ -138,7 +154,9 @@ def _picked_early(process: Process) -> Iterator[Finding]:
         Severity.NOTE,
         process.at("port"),
         "the server's port is picked before it is used",
-        f"The port is the result of {port.text[:100]}. If another program takes it meanwhile, swift moves the server to the next free "
-        "port and the trainer looks for it at the old one. Rare, and it would fail at start-up, not hang later.",
+        f"The port is the result of {port.text[:100]}. If another program takes it meanwhile, swift moves "
+        "the server to the next free "
+        "port and the trainer looks for it at the old one. Rare, and it would fail at start-up, not hang "
+        "later.",
         (facts.DEPLOY_ARGUMENTS, facts.FREE_PORT),
     )

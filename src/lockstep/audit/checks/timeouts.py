@@ -16,7 +16,8 @@ def check(job: Job) -> Iterator[Finding]:
                 Severity.NOTE,
                 setting.place,
                 "NCCL_TIMEOUT is read by neither NCCL nor torch",
-                "A collective's timeout is given when its group is made: --ddp_timeout (1800 s by default) for the trainer, torch's 600 s for "
+                "A collective's timeout is given when its group is made: --ddp_timeout (1800 s by default) "
+                "for the trainer, torch's 600 s for "
                 "vLLM's groups.",
                 (Source("torch 2.8.0", "torch/distributed/constants.py"),),
             )

@@ -1,0 +1,128 @@
+"""Lines of torch's NCCL watchdog, torch 2.0 to 2.10, as events.
+
+Formats are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp. What changed over the releases:
+2.0 prints no sizes; 2.1 adds NumelIn and NumelOut; 2.2 puts `[rankN]:` in front; 2.3 adds `[PG n Rank r]`; 2.4 the group's
+description and "last enqueued NCCL work"; 2.5 `PG ID` and `PG GUID`; 2.6 "failure detected by watchdog at work sequence id" and
+"PG status: last enqueued work".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lockstep.diagnose.events import Event, GroupLabel, Mark, MarkKind, Status, Timeout
+from lockstep.diagnose.prefix import origin, quote
+
+_TIMEOUT = re.compile(
+    r"(?:Watchdog caught collective operation timeout:\s{0,4}|\bWork )?"
+    r"WorkNCCL\(SeqNum=(\d{1,18}), ?OpType=(\w{1,40})(?:, ?TensorShape=\[[^\]]{0,200}\])?"
+    r"(?:, ?NumelIn=(\d{1,18}), ?NumelOut=(\d{1,18}))?, ?Timeout\(ms\)=(\d{1,12})\)"
+    r"(?:\s{1,4}ran for (\d{1,18}) milliseconds|\s{1,4}timed out in blocking wait)"
+)
+_LABEL = re.compile(
+    r"\[PG (?:ID (\d{1,9}) PG GUID ([^\s(\]]{1,80})|(\d{1,9}))\s?(?:\(([^)]{1,80})\))? Rank (\d{1,6})\]"
+)
+_GROUP_RANK = re.compile(r"\[Rank (\d{1,6})\]")
+_STATUS = re.compile(
+    r"(?:work sequence id|detected by watchdog at work|Timeout at NCCL work): (\d{1,18})"
+    r".{1,20}?last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})"
+)
+_LAST = re.compile(r"Last enqueued NCCL work: (-?\d{1,18}), last completed NCCL work: (-?\d{1,18})")
+_REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
+_OBSERVED = re.compile(
+    r"Observed flight recorder dump signal from another rank|Received a (?:global )?timeout (?:signal )?from another rank"
+    r"|Received a dump signal (?:due to a collective timeout )?from (?:this local rank|another rank| ?rank \d+)"
+)
+_STUCK = re.compile(r"watchdog got stuck for (\d{1,9}) seconds")
+_BEGINNING = re.compile(r"ProcessGroupNCCL\.cpp:\d+\]|\[Rank \d+\]|\[PG |\[E\d{3,4} ")
+_NONE = 2**64 - 1  # how builds that print unsigned numbers write -1
+
+
+def parse(text: str, file: str, line: int, collector: float | None) -> Iterator[Event]:
+    """The events of a line that holds one of the watchdog's texts."""
+    repeated = int(found.group(1)) if (found := _REPEATED.search(text)) else 0
+    for found in _TIMEOUT.finditer(text):
+        before = text[: found.start()]
+        group_ranks = _GROUP_RANK.findall(before)
+        seq, op, numel_in, numel_out, timeout_ms, ran_ms = found.groups()
+        yield Timeout(
+            file,
+            line,
+            quote(text),
+            origin(before, collector),
+            seq=int(seq),
+            op=op,
+            numel_in=int(numel_in) if numel_in else None,
+            numel_out=int(numel_out) if numel_out else None,
+            timeout_ms=int(timeout_ms),
+            ran_ms=int(ran_ms) if ran_ms else None,
+            rank=int(group_ranks[-1]) if group_ranks else None,
+            group=label(before),
+            repeated=repeated,
+        )
+    for pattern, numbered in ((_STATUS, True), (_LAST, False)):
+        for found in pattern.finditer(text):
+            before = text[: found.start()]
+            group = label(before)
+            if group is not None:
+                numbers = [_signed(part) for part in found.groups()]
+                seq_ = numbers[0] if numbered else None
+                yield Status(
+                    file,
+                    line,
+                    quote(text),
+                    origin(before, collector),
+                    group=group,
+                    seq=seq_,
+                    enqueued=numbers[-2],
+                    completed=numbers[-1],
+                )
+    marks: tuple[tuple[re.Pattern[str], MarkKind], ...] = (
+        (_OBSERVED, "dump signal"),
+        (_STUCK, "watchdog stuck"),
+    )
+    for pattern, kind in marks:
+        for found in pattern.finditer(text):
+            before = text[: found.start()]
+            yield Mark(
+                file,
+                line,
+                quote(text),
+                origin(before, collector),
+                kind=kind,
+                group=label(before),
+                detail=found.group(),
+            )
+
+
+def label(text: str) -> GroupLabel | None:
+    """The last group prefix in a text."""
+    found = None
+    for found in _LABEL.finditer(text):
+        pass
+    if found is None:
+        return None
+    local, guid, number, desc, rank = found.groups()
+    return GroupLabel(
+        int(local) if local else None,
+        guid,
+        int(number) if number else None,
+        None if desc == "undefined" else desc,
+        int(rank),
+    )
+
+
+def headless(events: list[Event]) -> bool:
+    """Whether what was read is the end of a message whose beginning, with the rank, stands on the line before."""
+    return any(isinstance(event, Timeout) and event.rank is None and event.group is None for event in events)
+
+
+def unfinished(text: str) -> bool:
+    """Whether a line may be the beginning of a watchdog's message that was wrapped on its way here."""
+    return bool(_BEGINNING.search(text)) and not text.rstrip().endswith(".")
+
+
+def _signed(text: str) -> int:
+    number = int(text)
+    return -1 if number == _NONE else number

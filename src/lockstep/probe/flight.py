@@ -17,12 +17,16 @@ RANK_DEPENDENT_SIZE = frozenset(
 """Operations whose element counts may legally differ between the ranks of one call."""
 
 
+Pg = tuple[int, int]
+"""A group as the recorders know it: which recorder (gloo's and NCCL's count their groups apart), and its number there."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One collective as the recorder holds it."""
 
     record: int
-    pg: int
+    pg: Pg
     names: tuple[str, str]
     """The group's name and description, both empty for a group made outside torch.distributed's registry."""
     key: int
@@ -34,13 +38,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Status:
-    """Per recorder group id: numbers of the last collective enqueued and completed, 0 before the first.
+    """Per group: numbers of the last collective enqueued and completed, 0 before the first.
 
     On NCCL the number counts collectives; on gloo it counts point-to-point operations, too.
     """
 
-    enqueued: dict[int, int] = field(default_factory=dict)
-    completed: dict[int, int] = field(default_factory=dict)
+    enqueued: dict[Pg, int] = field(default_factory=dict)
+    completed: dict[Pg, int] = field(default_factory=dict)
 
 
 class FlightRecorder:
@@ -56,13 +60,13 @@ class FlightRecorder:
 
     def status(self) -> Status:
         """The groups' numbers, without their records (about 0.1 ms)."""
-        enqueued: dict[int, int] = {}
-        completed: dict[int, int] = {}
-        for dump in self._dumps:
+        enqueued: dict[Pg, int] = {}
+        completed: dict[Pg, int] = {}
+        for i, dump in enumerate(self._dumps):
             for pg, numbers in _load(dump(False, False, False)).get("pg_status", {}).items():
                 if (last := numbers["last_enqueued_collective"]) >= 0:
-                    enqueued[int(pg)] = last
-                    completed[int(pg)] = max(numbers["last_completed_collective"], 0)
+                    enqueued[i, int(pg)] = last
+                    completed[i, int(pg)] = max(numbers["last_completed_collective"], 0)
         return Status(enqueued, completed)
 
     def drain(self) -> tuple[list[Entry], int]:
@@ -75,7 +79,7 @@ class FlightRecorder:
                 continue
             lost += fresh[0]["record_id"] - self._next[i]
             self._next[i] = fresh[-1]["record_id"] + 1
-            entries.extend(_entry(e) for e in fresh if not e["is_p2p"])
+            entries.extend(_entry(i, e) for e in fresh if not e["is_p2p"])
         return entries, lost
 
     def last_with_stacks(self) -> list[dict[str, Any]]:
@@ -89,11 +93,11 @@ def _load(dump: bytes) -> dict[str, Any]:
     return loaded
 
 
-def _entry(e: dict[str, Any]) -> Entry:
+def _entry(recorder: int, e: dict[str, Any]) -> Entry:
     backend, _, op = e["profiling_name"].partition(":")
     return Entry(
         record=e["record_id"],
-        pg=int(e["pg_id"]),
+        pg=(recorder, int(e["pg_id"])),
         names=tuple(e["process_group"]),
         key=e["collective_seq_id"] if backend == "nccl" else e["op_id"],
         op=op,

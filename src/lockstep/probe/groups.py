@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.probe.flight import Pg
+
 
 @dataclass(frozen=True)
 class Group:
@@ -28,7 +30,7 @@ class GroupNames:
     def __init__(self, side: str) -> None:
         self._side = side
         self._announced: dict[int, Group] = {}
-        self._unnamed: list[int] = []
+        self._unnamed: list[Pg] = []
 
     def announce(self, unnamed: int, group: Group) -> None:
         """Says what the process's `unnamed`-th group outside torch's registry is, counted from 0 in order of making."""
@@ -42,7 +44,7 @@ class GroupNames:
         world = c10d._world
         return {name: self._describe(pg, name, c10d) for pg, name in list(world.pg_names.items())}
 
-    def outside(self, pg: int) -> Group | None:
+    def outside(self, pg: Pg) -> Group | None:
         """The group with the recorder's number `pg` and no name; None when nobody announced it."""
         if pg not in self._unnamed:
             self._unnamed = sorted([*self._unnamed, pg])

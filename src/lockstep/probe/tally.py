@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.probe.digest import Stream
-from lockstep.probe.flight import Entry, Status
+from lockstep.probe.flight import Entry, Pg, Status
 from lockstep.probe.groups import Group, GroupNames
 from lockstep.probe.where import short_path
 
@@ -56,7 +56,7 @@ class _Tracked:
     def __init__(self, g: int, group: Group) -> None:
         self.g = g
         self.group = group
-        self.pg: int | None = None
+        self.pg: Pg | None = None
         """The recorder's number of the group, known from its first record on."""
         self.counted: int | None = None
         """Its place among the counted groups, if it is one."""
@@ -87,7 +87,7 @@ class GroupTable:
         self._named: dict[str, _Tracked | None] = {}
         """torch's name -> the group; None for a group of one rank."""
         self._seen: dict[str, float] = {}
-        self._recorded: dict[int, _Tracked | None] = {}
+        self._recorded: dict[Pg, _Tracked | None] = {}
         self._counters: dict[int, _Tracked | None] = {}
         self._ops: dict[tuple[str, str, int | None], int] = {}
 

@@ -1,4 +1,5 @@
-"""Reads the scripts that launch a job and says what in them can make it hang, without running anything of them.
+"""Reads the scripts that launch a job and says what in them can make it hang, without running anything of
+them.
 
     job = from_paths([Path("launch.sh")], {"vllm": "0.11.0"})
     for finding in findings(job): ...

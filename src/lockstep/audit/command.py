@@ -25,7 +25,8 @@ def audit(
     fix: bool = False,
     remedy: str | None = None,
 ) -> int:
-    """Audits scripts and prints the result. 0 without a hazard, 1 with one; raises AuditError for input that cannot be audited."""
+    """Audits scripts and prints the result. 0 without a hazard, 1 with one; raises AuditError for input that
+    cannot be audited."""
     known = [cure.id for cure in cures.CURES]
     if remedy is not None and remedy not in known:
         raise AuditError(f"--remedy {remedy}: no such remedy: expected one of {', '.join(known)}")

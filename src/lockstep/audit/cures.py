@@ -1,4 +1,5 @@
-"""How the audit writes the cures of the offline wave race into a script, in the order in which they are offered."""
+"""How the audit writes the cures of the offline wave race into a script, in the order in which they are
+offered."""
 
 from __future__ import annotations
 

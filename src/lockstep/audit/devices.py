@@ -9,7 +9,8 @@ from lockstep.audit.model import Process, Setting, Value
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`visible`: CUDA_VISIBLE_DEVICES, None where it is not set or cannot be told. `used`: those of them that get a rank."""
+    """`visible`: CUDA_VISIBLE_DEVICES, None where it is not set or cannot be told. `used`: those of them that
+    get a rank."""
 
     setting: Setting | None
     visible: tuple[str, ...] | None
@@ -54,7 +55,8 @@ def world_size(process: Process) -> int | None:
 
 
 def launcher_value(process: Process, option: str, variable: str) -> Value | None:
-    """What the launcher of a trainer gets: by option where the script calls torchrun, by variable through `swift`."""
+    """What the launcher of a trainer gets: by option where the script calls torchrun, by variable through
+    `swift`."""
     if process.launcher is None:
         return process.env(variable)
     names = [

@@ -100,7 +100,8 @@ def _remove_settings(process: Process, job: Job, edits: _Edits) -> None:
 
 
 def _whole_row(layout: Layout, setting: Setting) -> tuple[int, int]:
-    """The bytes to cut with an assignment: its whole row where it stands there alone, else the blanks after it."""
+    """The bytes to cut with an assignment: its whole row where it stands there alone, else the blanks after
+    it."""
     first = layout.starts[layout.row(setting.start)]
     after = re.compile(rb"[ \t]*\\?\n").match(layout.data, setting.end)
     if not layout.data[first : setting.start].strip() and after:
@@ -153,7 +154,8 @@ def _set(process: Process, layout: Layout, edits: _Edits, name: str, value: str)
 
 
 def _span(option: Option, process: Process) -> tuple[int, int, str] | None:
-    """Where an option's value is written, and what to write before the new one; None where it is not written as such."""
+    """Where an option's value is written, and what to write before the new one; None where it is not written
+    as such."""
     words = [option.word, *option.values]
     spans = [(word.start, word.end) for word in process.command.words]
     if any(word.start < 0 for word in words):

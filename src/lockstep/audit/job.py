@@ -10,7 +10,8 @@ from lockstep.audit import facts, versions
 from lockstep.audit.model import AuditError, Finding, Job, Place, Severity
 from lockstep.audit.paste import Repaired, repair
 from lockstep.audit.programs import process_of, wait_of
-from lockstep.audit.shell import Followed, follow
+from lockstep.audit.shell import follow
+from lockstep.audit.statements import Followed
 from lockstep.audit.text import Layout, read, split
 from lockstep.audit.wrappers import name_of
 
@@ -21,7 +22,8 @@ def from_paths(paths: Iterable[Path], pinned: dict[str, str] | None = None) -> J
 
 
 def from_texts(texts: Iterable[tuple[str, str]], pinned: dict[str, str] | None = None) -> Job:
-    """The same from (path, text) pairs. Raises AuditError where none of them starts a process of such a job."""
+    """The same from (path, text) pairs. Raises AuditError where none of them starts a process of such a
+    job."""
     job = Job()
     lines = 0
     named: list[str] = []

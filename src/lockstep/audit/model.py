@@ -15,7 +15,8 @@ MAX_TEXT = 65_536
 
 
 class AuditError(Exception):
-    """A script that cannot be audited. The message names the file, the line where there is one, and what was expected."""
+    """A script that cannot be audited. The message names the file, the line where there is one, and what was
+    expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a value. `origin` tells two unknown pieces of the same text apart: two calls may give two results."""
+    """A piece of a value. `origin` tells two unknown pieces of the same text apart: two calls may give two
+    results."""
 
     text: str
     known: bool = True
@@ -95,7 +97,8 @@ def join(values: Iterable[Value]) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a command; `start` and `end` are its bytes in the text that is parsed, -1 where it has none there."""
+    """One word of a command; `start` and `end` are its bytes in the text that is parsed, -1 where it has none
+    there."""
 
     value: Value
     place: Place
@@ -111,7 +114,8 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One environment variable as a command gets it. `how` is `prefix`, `export`, `option` (docker -e and the like)."""
+    """One environment variable as a command gets it. `how` is `prefix`, `export`, `option` (docker -e and the
+    like)."""
 
     name: str
     value: Value

@@ -18,7 +18,8 @@ _STYLES = {
 
 
 def to_json(job: Job, findings: list[Finding]) -> dict[str, Any]:
-    """The whole audit as JSON types; docs/audit.md describes it. Fields are only ever added under one schema number."""
+    """The whole audit as JSON types; docs/audit.md describes it. Fields are only ever added under one schema
+    number."""
     return {
         "schema": SCHEMA,
         "hazard": has_hazard(findings),

@@ -88,7 +88,8 @@ class Repaired:
 
 
 def repair(lines: list[str]) -> Repaired:
-    """The lines as rows to parse. `lines` have no line ends; the result's rows keep their numbers, counted from 1."""
+    """The lines as rows to parse. `lines` have no line ends; the result's rows keep their numbers, counted
+    from 1."""
     kinds = _classify(lines)
     found = _attach(lines, kinds)
     pasted = bool(found.commands) or any(
@@ -117,7 +118,8 @@ def repair(lines: list[str]) -> Repaired:
 
 
 def _classify(lines: list[str]) -> list[str]:
-    """For each line: code, flag, sentence, comment, blank, or inside (a quoted string, a heredoc, a continued line)."""
+    """For each line: code, flag, sentence, comment, blank, or inside (a quoted string, a heredoc, a continued
+    line)."""
     functions = set(_FUNCTION.findall("\n".join(lines)))
     kinds: list[str] = []
     quote, until, continued = "", "", False

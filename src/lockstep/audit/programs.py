@@ -120,7 +120,8 @@ def _python(command: Command, order: int) -> Process | None:
 
 
 def _direct(command: Command, sub: str, rest: list[Word], head: Word, order: int) -> Process | None:
-    """A program of ms-swift that is started without its command line, so that NPROC_PER_NODE starts no ranks."""
+    """A program of ms-swift that is started without its command line, so that NPROC_PER_NODE starts no
+    ranks."""
     process = _make(command, _SIDES.get(sub), f"swift/cli/{sub}.py", rest, head, order)
     if process is not None:
         process.launcher = {}

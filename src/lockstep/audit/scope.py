@@ -8,7 +8,8 @@ from lockstep.audit.model import Part, Setting, Value, Word, unknown
 
 
 class Scope:
-    """Variables of one shell. A subshell works on a copy; an isolated one (a container) starts with nothing."""
+    """Variables of one shell. A subshell works on a copy; an isolated one (a container) starts with
+    nothing."""
 
     def __init__(self) -> None:
         self.values: dict[str, Setting] = {}

@@ -87,7 +87,9 @@ def sheet(process: Process, job: Job) -> dict[str, Any]:
             "weight_sync": _weight_sync(process),
         },
         "timeouts": {
-            "vllm_server_timeout": _or_default(process, "vllm_server_timeout", "240") if trainer else None,
+            "vllm_server_timeout": _or_default(process, "vllm_server_timeout", "240")
+            if connects_to(process)
+            else None,
             "ddp_timeout": _or_default(process, "ddp_timeout", "1800") if trainer else None,
         },
         "save_every": shown.save if shown else None,

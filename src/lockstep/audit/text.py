@@ -42,7 +42,8 @@ class Layout:
 
 
 def read(path: Path) -> str:
-    """A script's text as it is on disk, line ends included. Raises AuditError for what is no readable text."""
+    """A script's text as it is on disk, line ends included. Raises AuditError for what is no readable
+    text."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -52,7 +53,8 @@ def read(path: Path) -> str:
 
 
 def decode(data: bytes, path: str) -> str:
-    """Text of a script's bytes: UTF-8, or the encoding of Chinese Windows where it is not. Raises AuditError."""
+    """Text of a script's bytes: UTF-8, or the encoding of Chinese Windows where it is not. Raises
+    AuditError."""
     if len(data) > MAX_BYTES:
         raise AuditError(f"{path}: larger than {MAX_BYTES >> 20} MiB: expected a launch script")
     if b"\0" in data:

@@ -1,4 +1,5 @@
-"""From the parser's nodes to words: quotes taken off, variables filled in, what only a run would tell kept as it is written."""
+"""From the parser's nodes to words: quotes taken off, variables filled in, what only a run would tell kept as
+it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MAX_WORDS = 4096
 
 
 class Text:
-    """The bytes that a parser works on, and their way back to the script: the script itself, or a script quoted in it."""
+    """The bytes that a parser works on, and their way back to the script: the script itself, or a script
+    quoted in it."""
 
     def __init__(self, layout: Layout, data: bytes, offsets: list[int] | None = None) -> None:
         self.layout = layout
@@ -42,7 +44,8 @@ class Text:
         return self.data[node.start_byte : node.end_byte].decode(errors="replace")
 
     def nested(self, start: int, end: int, escaped: bool) -> Text:
-        """The bytes from `start` to `end` as a script of its own, escapes of a double-quoted string taken off."""
+        """The bytes from `start` to `end` as a script of its own, escapes of a double-quoted string taken
+        off."""
         raw = self.data[start:end]
         if not escaped:
             return Text(self.layout, raw, [self.offset(start + i) for i in range(len(raw) + 1)])
@@ -197,8 +200,11 @@ class Expander:
         if match := re.match(r"(\w+)(:?[-=?+])", inner):
             name, operator = match[1], match[2]
             value = self._variable(name, node, scope) if scope.has(name) or name in scope.arrays else None
-            rest = [child for child in node.named_children[1:]]
-            default = [piece for child in rest for piece in self._pieces(child, scope, quoted, depth + 1)]
+            default = [
+                piece
+                for child in node.named_children[1:]
+                for piece in self._pieces(child, scope, quoted, depth + 1)
+            ]
             if operator.endswith("+"):
                 return default if value is not None and value.text else [_Piece(Value())]
             if value is not None and (value.text or not operator.startswith(":")):

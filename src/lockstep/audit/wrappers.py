@@ -1,4 +1,5 @@
-"""Takes off what stands around a program: nohup, env, srun, docker run, bash -c, ssh. Says what each adds to its environment."""
+"""Takes off what stands around a program: nohup, env, srun, docker run, bash -c, ssh. Says what each adds to
+its environment."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ _INTERESTING = re.compile(r"\b(swift|megatron|torchrun|vllm|trl|accelerate|deeps
 
 @dataclass(slots=True)
 class Unwrapped:
-    """What is left: words to run, or a script to read. `added` is what the wrappers put into the environment."""
+    """What is left: words to run, or a script to read. `added` is what the wrappers put into the
+    environment."""
 
     words: list[Word]
     script: Word | None = None

@@ -19,7 +19,8 @@ CHECKS: tuple[Callable[[Job], Iterator[Finding]], ...] = (
 
 
 def run(job: Job, step: int | None = None) -> list[Finding]:
-    """All findings on a job: hazards first, then warnings, notes, and what is right. `step`: the training step of a hang, if known."""
+    """All findings on a job: hazards first, then warnings, notes, and what is right. `step`: the training
+    step of a hang, if known."""
     findings = [finding for check in CHECKS for finding in check(job)]
     findings.extend(boundaries.check(job, step))
     findings.extend(job.notes)

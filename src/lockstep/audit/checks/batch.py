@@ -12,7 +12,8 @@ from lockstep.audit.model import Finding, Job, Process, Severity
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Counts of one trainer; None where the script does not tell. Completions, except for `world_size` (ranks)."""
+    """Counts of one trainer; None where the script does not tell. Completions, except for `world_size`
+    (ranks)."""
 
     world_size: int | None
     per_device_train_batch_size: int | None
@@ -109,7 +110,8 @@ def _grpo(trainer: Process, job: Job) -> Iterator[Finding]:
         return
     if total is None or generations is None:
         return
-    formula = f"{sums.world_size} ranks x {sums.per_device_train_batch_size} x {sums.steps_per_generation} = {total}"
+    ranks, batch, steps = sums.world_size, sums.per_device_train_batch_size, sums.steps_per_generation
+    formula = f"{ranks} ranks x {batch} x {steps} = {total}"
     step = _product(sums.world_size, sums.per_device_train_batch_size)
     if "generation_batch_size" in trainer.options and step and total % step:
         yield Finding(

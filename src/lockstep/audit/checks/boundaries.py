@@ -17,7 +17,8 @@ class Boundaries:
 
 
 def boundaries(trainer: Process) -> Boundaries:
-    """Where a trainer saves and evaluates, with the defaults of ms-swift 3.10.3 and transformers (every 500 steps, eval as save)."""
+    """Where a trainer saves and evaluates, with the defaults of ms-swift 3.10.3 and transformers (every 500
+    steps, eval as save)."""
     save_kind = trainer.option("save_strategy")
     save = trainer.number("save_steps", 500) if save_kind is None or save_kind.text == "steps" else None
     eval_kind = trainer.option("eval_strategy") or save_kind

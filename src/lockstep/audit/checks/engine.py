@@ -100,7 +100,9 @@ def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> 
     about = f"vLLM {vllm}" if vllm else "vLLM below 0.14 (the release is not known)"
     checked = "" if vllm == CHECKED else f" Checked with vLLM {CHECKED} and ms-swift 3.10.3."
     if process.program.startswith("trl"):
-        checked = f" Reproduced with ms-swift 3.10.3; that trl 0.24.0 sets up the same mode is read from its code.{checked}"
+        checked = (
+            f" Reproduced with ms-swift 3.10.3; that trl 0.24.0 does the same is read from its code.{checked}"
+        )
     return Finding(
         "offline-wave-race",
         Severity.HAZARD,
@@ -127,22 +129,22 @@ def _server(process: Process) -> Source:
 
 def _describe(process: Process, asynch: bool | None, tensor: int | None, data: int) -> str:
     kind = {True: "asynchronous", False: "synchronous", None: "unknown"}[asynch]
-    return f"Engine kind: {kind}; tensor parallel size {'?' if tensor is None else tensor}, data parallel "
-    f"size {data}."
+    sizes = f"tensor parallel size {'?' if tensor is None else tensor}, data parallel size {data}"
+    return f"Engine kind: {kind}; {sizes}."
 
 
 _NO_HELP = {
-    "VLLM_DISABLE_NCCL_FOR_DP_SYNCHRONIZATION": "it moves the all-reduce from NCCL to gloo; the absent rank stays absent",
+    "VLLM_DISABLE_NCCL_FOR_DP_SYNCHRONIZATION": "it moves the all-reduce to gloo; the rank stays absent",
 }
 _NO_HELP_OPTIONS = {
     "vllm_enforce_eager": "it switches CUDA graphs off; the ranks still all-reduce at every step",
-    "ddp_timeout": "swift rollout gives it to no process group of vLLM, and a longer wait does not bring the absent rank",
+    "ddp_timeout": "no group of vLLM gets it, and a longer wait does not bring the absent rank",
 }
 
 
 def _no_help(process: Process) -> Iterator[Finding]:
     """Settings that people try against this hang."""
-    tensor, data = parallel(process)
+    data = parallel(process)[1]
     if asynchronous(process) is not False or data is None or data < 2 or cures.in_place(process):
         return
     tried = [(name, why) for name, why in _NO_HELP.items() if name in process.command.env]

@@ -34,7 +34,8 @@ _SERVER_OWN = (
 
 
 def uses_master(process: Process) -> tuple[bool | None, str]:
-    """Whether a process uses MASTER_ADDR and MASTER_PORT of its environment, and how; None where nobody can tell."""
+    """Whether a process uses MASTER_ADDR and MASTER_PORT of its environment, and how; None where nobody can
+    tell."""
     if process.side == "rollout":
         return (
             False,

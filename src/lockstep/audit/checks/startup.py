@@ -12,7 +12,8 @@ _SHORT = 15
 
 
 def sleeps_for_server(job: Job) -> list[tuple[Wait, list[Process], Process]]:
-    """Each fixed sleep between a server and its trainer with no look at the server in between: (sleep, servers, trainer)."""
+    """Each fixed sleep between a server and its trainer with no look at the server in between: (sleep,
+    servers, trainer)."""
     found: list[tuple[Wait, list[Process], Process]] = []
     for trainer in job.side("trainer"):
         if "vllm_server_host" not in trainer.options and "vllm_server_base_url" not in trainer.options:

@@ -25,14 +25,27 @@ def devices(process: Process) -> Devices:
     """The devices of one process. Without CUDA_VISIBLE_DEVICES a program takes the first of the host's."""
     setting = process.command.env.get("CUDA_VISIBLE_DEVICES")
     need = ranks_here(process)
+    given = process.command.env.get("NVIDIA_VISIBLE_DEVICES")
+    of_container = _listed(given.value) if given is not None and given.value.text not in ("all", "") else None
+    if setting is None and of_container is not None:
+        return Devices(given, of_container, of_container if need is None else of_container[:need])
     if setting is None:
         return Devices(
             None, None, tuple(str(i) for i in range(need)) if need is not None and need <= 4096 else None
         )
     if not setting.value.known:
         return Devices(setting, None, None)
-    visible = tuple(part.strip() for part in setting.value.text.split(",") if part.strip())
+    visible = _listed(setting.value) or ()
+    if of_container is not None and all(part.isdigit() and int(part) < len(of_container) for part in visible):
+        # Inside a container the GPUs it was given are counted from 0.
+        visible = tuple(of_container[int(part)] for part in visible)
     return Devices(setting, visible, visible if need is None else visible[:need])
+
+
+def _listed(value: Value) -> tuple[str, ...] | None:
+    if not value.known:
+        return None
+    return tuple(part.strip() for part in value.text.split(",") if part.strip())
 
 
 def ranks_here(process: Process) -> int | None:

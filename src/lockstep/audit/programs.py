@@ -50,26 +50,27 @@ def options_of(words: Iterable[Word]) -> tuple[dict[str, Option], list[Word], tu
             options.pop(current.name, None)
             options[current.name] = current
         elif current is not None:
-            if (
-                current.values
-                and not word.value.known
-                and first is not None
-                and not first.known
-                and not word.quote
-            ):
-                # An unquoted unknown after a complete option may be a whole list of further options.
+            # An unknown after a complete option may be a whole list of further options.
+            if current.values and _may_be_many(word):
                 hidden.append(text)
                 continue
             current = Option(current.name, (*current.values, word), current.word)
             options[current.name] = current
         else:
             positional.append(word)
-            if first is not None and not first.known and not word.quote:
+            if _may_be_many(word):
                 hidden.append(text)
     if "config" in options and options["config"].values:
         hidden.append(options["config"].values[0].text)
     hidden.extend(word.text for word in positional if word.text.endswith(".json"))
     return options, positional, tuple(hidden)
+
+
+def _may_be_many(word: Word) -> bool:
+    first = word.value.parts[0] if word.value.parts else None
+    if first is None or first.known:
+        return False
+    return not word.quote or first.text in ("$@", "${@}") or first.text.endswith("[@]}")
 
 
 def _after_equals(word: Word) -> Word:

@@ -180,9 +180,11 @@ def _environment(wrapper: str, words: list[Word]) -> list[Setting]:
             value = without_start(word.value, len(word.text) - len(text) + len(name) + 1)
             found.append(Setting(name, value, word.place, "option", word.start, word.end))
 
+    bare = wrapper in ("env", "sudo")
     for i, word in enumerate(words):
         text = word.text
-        if wrapper in ("env", "sudo"):
+        bare = bare or text == "env"
+        if bare and "=" in text and not text.startswith("-"):
             take(text, word)
         elif wrapper == "srun" and text.startswith("--export="):
             for piece in text.removeprefix("--export=").split(","):

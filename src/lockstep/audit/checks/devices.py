@@ -7,7 +7,7 @@ from itertools import combinations
 
 from lockstep.audit import facts
 from lockstep.audit.devices import devices, parallel, ranks_here
-from lockstep.audit.model import Finding, Job, Process, Severity
+from lockstep.audit.model import Finding, Job, Place, Process, Severity
 
 
 def check(job: Job) -> Iterator[Finding]:
@@ -23,7 +23,7 @@ def _overlaps(job: Job) -> Iterator[Finding]:
     apart: list[str] = []
     last: Process | None = None
     for one, other in combinations(job.processes, 2):
-        if one.command.machine != other.command.machine:
+        if _host(one) != _host(other):
             continue
         if "trainer" not in (one.side, other.side) and one.side != other.side:
             continue
@@ -40,7 +40,7 @@ def _overlaps(job: Job) -> Iterator[Finding]:
         yield Finding(
             "gpu-overlap",
             Severity.HAZARD,
-            last.at("CUDA_VISIBLE_DEVICES"),
+            _gpu_place(last),
             f"GPU {', '.join(shared)} is used by both {one.side} and {other.side}",
             f"{one.label} uses {','.join(mine.used)}, {other.label} uses {','.join(theirs.used)}. vLLM "
             "takes 90% of a GPU's memory unless "
@@ -56,10 +56,20 @@ def _overlaps(job: Job) -> Iterator[Finding]:
         yield Finding(
             "gpus-apart",
             Severity.OK,
-            last.at("CUDA_VISIBLE_DEVICES"),
+            _gpu_place(last),
             "no GPU is used twice",
             f"{' | '.join(apart)}.",
         )
+
+
+def _gpu_place(process: Process) -> Place:
+    setting = devices(process).setting
+    return setting.place if setting else process.place
+
+
+def _host(process: Process) -> str:
+    """Containers share their host's GPUs; job steps and remote hosts are taken for hosts of their own."""
+    return "" if process.command.machine.startswith("container") else process.command.machine
 
 
 def _trainer(process: Process) -> Iterator[Finding]:
@@ -116,7 +126,7 @@ def _rollout(process: Process) -> Iterator[Finding]:
             yield _unknown(process, found.setting.value.text)
         return
     count, need = len(found.visible), tensor * data
-    place = process.at("CUDA_VISIBLE_DEVICES")
+    place = _gpu_place(process)
     if count == need:
         yield Finding(
             "server-gpus",

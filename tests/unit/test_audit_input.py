@@ -1,0 +1,92 @@
+"""Bad input: a clear error that names file and line, and exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from audits import SCRIPTS, script
+from typer.testing import CliRunner
+
+from lockstep.audit import AuditError, from_texts
+from lockstep.audit.model import MAX_TEXT
+from lockstep.audit.text import decode
+from lockstep.cli import app
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "x:1: empty: expected a launch script"),
+        (b" \n\n", "x:1: empty"),
+        (b"#!/bin/bash\n\x7fELF\0\0", "x:2: a NUL byte: expected a launch script, this is a binary file"),
+        (b"ok\n\xff\xfe\xfa\xff", "x:2: neither UTF-8 nor GB 18030 text"),
+        (b"a" * (1 << 20) + b"b", "larger than 1 MiB"),
+    ],
+)
+def test_unreadable(data, message):
+    with pytest.raises(AuditError, match="expected a launch script") as caught:
+        decode(data, "x")
+    assert message in str(caught.value)
+
+
+def test_chinese_windows_encoding_is_read():
+    assert decode("# 启动\nswift rollout".encode("gb18030"), "x") == "# 启动\nswift rollout"
+    assert decode(b"\xef\xbb\xbfswift", "x") == "swift"
+
+
+def test_nothing_of_the_job_in_it():
+    with pytest.raises(AuditError) as caught:
+        from_texts([("x.sh", "cd /x\nmake\npython train.py --a 1\n")])
+    text = str(caught.value)
+    assert text.startswith("x.sh:1: no command of ms-swift or vLLM in 3 lines; found the commands cd, make, python.")
+    assert "Expected swift rollout" in text
+
+
+def test_too_much_to_follow():
+    doubling = "f0() { :; }\n" + "\n".join(f"f{i}() {{ f{i - 1}; f{i - 1}; }}" for i in range(1, 40)) + "\nf39\n"
+    with pytest.raises(AuditError, match="commands to follow: expected a launch script"):
+        from_texts([("x.sh", doubling)])
+
+
+def test_endless_recursion_and_growth_are_bounded():
+    from_texts([("x.sh", "f() { f; }\nf\nswift rollout --model m")])
+    grow = "A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 200
+    (process,) = from_texts([("x.sh", f"{grow}swift rollout --model $A")]).processes
+    assert len(process.option("model").text) <= MAX_TEXT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["missing.sh"], 2, "missing.sh: cannot be read: No such file"),
+        (["{scripts}"], 2, "cannot be read: Is a directory"),
+        (["{scripts}/launch.sh", "--remedy", "prayer"], 2, "expected one of independent-ranks, async-engine"),
+        (["{scripts}/launch.sh", "--versions", "{scripts}/docker.sh"], 2, "docker.sh:2: "),
+        (["{scripts}/launch.sh"], 1, ""),
+        (["{scripts}/slurm.sbatch"], 0, ""),
+        (["{scripts}/torchrun.sh"], 0, ""),
+        (["{scripts}/docker.sh", "--fix"], 1, "remove MASTER_PORT by hand"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_exit_codes(arguments, code, message):
+    result = CliRunner().invoke(app, ["audit", *(a.format(scripts=SCRIPTS) for a in arguments)])
+    assert (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit)) == (code, True)
+    assert message in result.stderr
+
+
+def test_needs_nothing_of_the_stack_and_little_time():
+    code = (
+        "import sys, time; t = time.perf_counter(); import lockstep.audit; "
+        "assert not {'torch', 'vllm', 'numpy', 'rich'} & set(sys.modules); print(time.perf_counter() - t)"
+    )
+    seconds = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    assert seconds < 2
+
+
+def test_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from_texts([("x.sh", "touch a\nX=$(touch b)\n`touch c`\neval touch d\n" + script())])
+    assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,9 @@ TRAINER = (
 CHECK = "until curl -sf 127.0.0.1:8001/health/; do sleep 5; done"
 
 
-def script(rollout: str = f"{ROLLOUT} --vllm_tensor_parallel_size 2 &", wait: str = CHECK, trainer: str = TRAINER) -> str:
+def script(
+    rollout: str = f"{ROLLOUT} --vllm_tensor_parallel_size 2 &", wait: str = CHECK, trainer: str = TRAINER
+) -> str:
     """A whole job; without arguments, one without a hazard."""
     return f"#!/bin/bash\n{rollout}\n{wait}\n{trainer}\n"
 

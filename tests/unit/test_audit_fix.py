@@ -36,17 +36,36 @@ def test_last_line_without_end_stays():
     [
         (f"{DP2} &", None, f"{DP2} --external_plugins independent_ranks.py &"),
         (f"{DP2} --external_plugins a.py &", None, f"{DP2} --external_plugins a.py independent_ranks.py &"),
-        (f"{DP2} --vllm_enable_expert_parallel true &", None, f"{DP2} --vllm_use_async_engine true --vllm_enable_expert_parallel true &"),
+        (
+            f"{DP2} --vllm_enable_expert_parallel true &",
+            None,
+            f"{DP2} --vllm_use_async_engine true --vllm_enable_expert_parallel true &",
+        ),
         (f"{DP2} --vllm_use_async_engine=false &", "async-engine", f"{DP2} --vllm_use_async_engine=true &"),
-        (f"{DP2} &", "tensor-parallel", f"{ROLLOUT} --vllm_data_parallel_size 1 --vllm_tensor_parallel_size 2 &"),
-        (f"{DP2} &", "in-process-engine", DP2.replace("swift", "VLLM_ENABLE_V1_MULTIPROCESSING=0 swift") + " &"),
-        (f"nohup {DP2.split(' ', 1)[1]} &", "in-process-engine",
-         f"nohup env VLLM_ENABLE_V1_MULTIPROCESSING=0 {DP2.split(' ', 1)[1]} &"),
+        (
+            f"{DP2} &",
+            "tensor-parallel",
+            f"{ROLLOUT} --vllm_data_parallel_size 1 --vllm_tensor_parallel_size 2 &",
+        ),
+        (
+            f"{DP2} &",
+            "in-process-engine",
+            DP2.replace("swift", "VLLM_ENABLE_V1_MULTIPROCESSING=0 swift") + " &",
+        ),
+        (
+            f"nohup {DP2.split(' ', 1)[1]} &",
+            "in-process-engine",
+            f"nohup env VLLM_ENABLE_V1_MULTIPROCESSING=0 {DP2.split(' ', 1)[1]} &",
+        ),
         (f"MASTER_PORT=1 MASTER_ADDR=h {DP2} &", None, f"{DP2} --external_plugins independent_ranks.py &"),
-        ("A=(--model m\n  --vllm_data_parallel_size 2)\nswift rollout \"${A[@]}\" &", "tensor-parallel",
-         "A=(--model m\n  --vllm_data_parallel_size 1)\nswift rollout --vllm_tensor_parallel_size 2 \"${A[@]}\" &"),
+        (
+            'A=(--model m\n  --vllm_data_parallel_size 2)\nswift rollout "${A[@]}" &',
+            "tensor-parallel",
+            "A=(--model m\n  --vllm_data_parallel_size 1)\n"
+            'swift rollout --vllm_tensor_parallel_size 2 "${A[@]}" &',
+        ),
     ],
-)  # fmt: skip
+)
 def test_cures(rollout, remedy, expected):
     text, left = fixed(script(rollout=rollout), remedy)
     assert text == script(rollout=expected)
@@ -70,7 +89,10 @@ def test_sleep_becomes_a_loop_over_every_server():
     two = f"{ROLLOUT} &\n{ROLLOUT.replace('6,7', '5').replace('8001', '$PORT')} --host 10.0.0.1 &"
     text, left = fixed(script(rollout=two, wait="  sleep 60 # wait"))
     assert not left
-    assert '  until curl --silent --fail --output /dev/null --noproxy "*" "http://127.0.0.1:8001/health/"; do\n' in text
+    assert (
+        '  until curl --silent --fail --output /dev/null --noproxy "*" "http://127.0.0.1:8001/health/"; do\n'
+        in text
+    )
     assert '"http://10.0.0.1:$PORT/health/"; do\n      sleep 2\n  done # wait\n' in text
     assert "kill -0" not in text
     assert "sleep-instead-of-health-check" not in {f.id for f in audit(text)}

@@ -17,11 +17,23 @@ from lockstep.cli import app
 BOTH = ["launch.sh", "launch.as-posted.txt"]
 # Author's line of each finding, in the two forms of the script.
 LINES = {
-    "launch.sh": {"offline-wave-race": 29, "rollout-master-port": 21, "weight-sync-port-fixed": 51,
-                  "sleep-instead-of-health-check": 31, "gpus-apart": 38, "ranks-match-gpus": 39},
-    "launch.as-posted.txt": {"offline-wave-race": 44, "rollout-master-port": 36, "weight-sync-port-fixed": 66,
-                             "sleep-instead-of-health-check": 46, "gpus-apart": 53, "ranks-match-gpus": 54},
-}  # fmt: skip
+    "launch.sh": {
+        "offline-wave-race": 29,
+        "rollout-master-port": 21,
+        "weight-sync-port-fixed": 51,
+        "sleep-instead-of-health-check": 31,
+        "gpus-apart": 38,
+        "ranks-match-gpus": 39,
+    },
+    "launch.as-posted.txt": {
+        "offline-wave-race": 44,
+        "rollout-master-port": 36,
+        "weight-sync-port-fixed": 66,
+        "sleep-instead-of-health-check": 46,
+        "gpus-apart": 53,
+        "ranks-match-gpus": 54,
+    },
+}
 
 
 def audit_file(name: str, step: int | None = None):
@@ -51,7 +63,14 @@ def test_lines_are_the_authors(name):
 @pytest.mark.parametrize("name", BOTH)
 def test_clean_bill(name):
     good = {f.id: f for f in audit_file(name, step=5559) if f.severity is Severity.OK}
-    assert set(good) == {"ports-agree", "gpus-apart", "server-gpus", "ranks-match-gpus", "batch-divides", "boundaries"}
+    assert set(good) == {
+        "ports-agree",
+        "gpus-apart",
+        "server-gpus",
+        "ranks-match-gpus",
+        "batch-divides",
+        "boundaries",
+    }
     assert good["boundaries"].title == "step 5559 is neither a save nor an eval step"
     assert "5559 = 13 x 400 + 359" in good["boundaries"].reason
     assert "per data-parallel rank 48" in good["batch-divides"].reason
@@ -66,7 +85,11 @@ def test_step_at_a_boundary_is_said():
 def test_sides_in_json(name):
     job = from_paths([SCRIPTS / name])
     rollout, trainer = to_json(job, findings(job))["processes"]
-    assert (rollout["side"], rollout["engine"], rollout["data_parallel_size"]) == ("rollout", "synchronous", 2)
+    assert (rollout["side"], rollout["engine"], rollout["data_parallel_size"]) == (
+        "rollout",
+        "synchronous",
+        2,
+    )
     assert rollout["master_port"]["value"].startswith("$(python3 -c")
     assert rollout["uses_master"] is False
     assert trainer["uses_master"] is True
@@ -83,14 +106,22 @@ def test_sides_in_json(name):
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("remedy", [None, "independent-ranks", "async-engine", "tensor-parallel", "in-process-engine"])
+@pytest.mark.parametrize(
+    "remedy", [None, "independent-ranks", "async-engine", "tensor-parallel", "in-process-engine"]
+)
 def test_fix_comes_out_clean(name, remedy):
     (fixed,), left = fix([(name, read(name))], None, remedy)
     assert not left
     assert fixed.diff.startswith(f"--- {name}\n+++ {name}\n")
     again = findings(from_texts([(name, fixed.text)]))
     ids = {f.id for f in again}
-    assert not ids & {"offline-wave-race", "rollout-master-port", "rollout-master-addr", "pasted", "not-understood"}
+    assert not ids & {
+        "offline-wave-race",
+        "rollout-master-port",
+        "rollout-master-addr",
+        "pasted",
+        "not-understood",
+    }
     assert "sleep-instead-of-health-check" not in ids
     assert "health-check" in ids
     assert not any(f.severity is Severity.HAZARD for f in again)
@@ -114,7 +145,9 @@ def test_fix_is_small():
 
 def test_command_line():
     runner = CliRunner()
-    result = runner.invoke(app, ["audit", str(SCRIPTS / "launch.sh"), "--versions", str(SCRIPTS / "versions.txt")])
+    result = runner.invoke(
+        app, ["audit", str(SCRIPTS / "launch.sh"), "--versions", str(SCRIPTS / "versions.txt")]
+    )
     assert result.exit_code == 1
     assert result.stdout.startswith("1 hazard: synchronous engine with data parallel size 2 on vLLM 0.11.0")
     assert "launch.sh:29" in result.stdout

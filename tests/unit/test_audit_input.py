@@ -40,12 +40,16 @@ def test_nothing_of_the_job_in_it():
     with pytest.raises(AuditError) as caught:
         from_texts([("x.sh", "cd /x\nmake\npython train.py --a 1\n")])
     text = str(caught.value)
-    assert text.startswith("x.sh:1: no command of ms-swift or vLLM in 3 lines; found the commands cd, make, python.")
+    assert text.startswith(
+        "x.sh:1: no command of ms-swift or vLLM in 3 lines; found the commands cd, make, python."
+    )
     assert "Expected swift rollout" in text
 
 
 def test_too_much_to_follow():
-    doubling = "f0() { :; }\n" + "\n".join(f"f{i}() {{ f{i - 1}; f{i - 1}; }}" for i in range(1, 40)) + "\nf39\n"
+    doubling = (
+        "f0() { :; }\n" + "\n".join(f"f{i}() {{ f{i - 1}; f{i - 1}; }}" for i in range(1, 40)) + "\nf39\n"
+    )
     with pytest.raises(AuditError, match="commands to follow: expected a launch script"):
         from_texts([("x.sh", doubling)])
 
@@ -73,7 +77,10 @@ def test_endless_recursion_and_growth_are_bounded():
 )
 def test_exit_codes(arguments, code, message):
     result = CliRunner().invoke(app, ["audit", *(a.format(scripts=SCRIPTS) for a in arguments)])
-    assert (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit)) == (code, True)
+    assert (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit)) == (
+        code,
+        True,
+    )
     assert message in result.stderr
 
 
@@ -82,7 +89,9 @@ def test_needs_nothing_of_the_stack_and_little_time():
         "import sys, time; t = time.perf_counter(); import lockstep.audit; "
         "assert not {'torch', 'vllm', 'numpy', 'rich'} & set(sys.modules); print(time.perf_counter() - t)"
     )
-    seconds = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    seconds = float(
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    )
     assert seconds < 2
 
 

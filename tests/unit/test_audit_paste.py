@@ -13,7 +13,7 @@ def text_of(lines: str) -> list[str]:
 
 
 def test_whole_script_comes_back_as_it_is():
-    lines = "#!/bin/bash\nX=1\nswift rollout \\\n  --a 1 \\\n  --b 2 &\nwait".split("\n")
+    lines = ["#!/bin/bash", "X=1", "swift rollout \\", "  --a 1 \\", "  --b 2 &", "wait"]
     repaired = repair(lines)
     assert [row.text for row in repaired.rows] == lines
     assert not repaired.pasted
@@ -21,8 +21,13 @@ def test_whole_script_comes_back_as_it_is():
 
 def test_flags_join_the_command_and_assignments_stand_before_it():
     assert text_of("A=1\nB='2 3'\nswift rollout\n--a 1\n--b 2 &\nsleep 9") == [
-        "A=1 \\", "B='2 3' \\", "swift rollout \\", "--a 1 \\", "--b 2 &", "sleep 9",
-    ]  # fmt: skip
+        "A=1 \\",
+        "B='2 3' \\",
+        "swift rollout \\",
+        "--a 1 \\",
+        "--b 2 &",
+        "sleep 9",
+    ]
 
 
 def test_blank_lines_between_all_lines():
@@ -35,8 +40,12 @@ def test_blank_lines_between_all_lines():
 def test_variable_that_the_command_uses_stays_a_statement():
     repaired = repair(["GPUS=6,7", "MODEL=/m", "CUDA_VISIBLE_DEVICES=6", "swift rollout", "--model $MODEL"])
     assert [row.text for row in repaired.rows] == [
-        "MODEL=/m", "GPUS=6,7 \\", "CUDA_VISIBLE_DEVICES=6 \\", "swift rollout \\", "--model $MODEL",
-    ]  # fmt: skip
+        "MODEL=/m",
+        "GPUS=6,7 \\",
+        "CUDA_VISIBLE_DEVICES=6 \\",
+        "swift rollout \\",
+        "--model $MODEL",
+    ]
     assert [row.line for row in repaired.rows] == [2, 1, 3, 4, 5]
 
 
@@ -48,7 +57,14 @@ def test_comment_between_lost_lines_goes_before_the_command():
 
 @pytest.mark.parametrize(
     "sentence",
-    ["第一步：启动", "Start the server, don't wait:", "--- 端口 ---", "8 * 80GiB 全参", "```bash", "然后运行 (重要"],
+    [
+        "第一步：启动",
+        "Start the server, don't wait:",
+        "--- 端口 ---",
+        "8 * 80GiB 全参",
+        "```bash",
+        "然后运行 (重要",
+    ],
 )
 def test_sentences_become_comments(sentence):
     repaired = repair([sentence, "swift rollout", "--a 1"])
@@ -60,7 +76,15 @@ def test_sentences_become_comments(sentence):
 
 @pytest.mark.parametrize(
     "line",
-    ["echo 你好", "export NAME=模型", "run_训练() { true; }", "# 注释", "NAME=值", "./脚本.sh", "swift rollout --name 模型"],
+    [
+        "echo 你好",
+        "export NAME=模型",
+        "run_训练() { true; }",
+        "# 注释",
+        "NAME=值",
+        "./脚本.sh",
+        "swift rollout --name 模型",
+    ],
 )
 def test_commands_with_chinese_stay_commands(line):
     repaired = repair([line, "", "swift rlhf", "--a 1"])
@@ -73,7 +97,17 @@ def test_flags_after_a_finished_command_are_not_joined():
 
 
 def test_heredoc_and_quotes_are_left_alone():
-    lines = ["cat <<EOF", "--flag in text", "Some Words", "EOF", "python -c '", "--x", "'", "swift rollout", "--a 1"]
+    lines = [
+        "cat <<EOF",
+        "--flag in text",
+        "Some Words",
+        "EOF",
+        "python -c '",
+        "--x",
+        "'",
+        "swift rollout",
+        "--a 1",
+    ]
     assert [row.text for row in repair(lines).rows] == [*lines[:-2], "swift rollout \\", "--a 1"]
 
 

@@ -28,12 +28,16 @@ def options(text: str) -> dict[str, str]:
         ("A=1 env B=2 timeout 10h swift rollout --model m", "swift rollout", "rollout"),
         ("srun --nodes=1 --gpus=8 swift rlhf --model m", "swift rlhf", "trainer"),
         ("srun --nodes=1 bash -c 'swift rlhf --model m'", "swift rlhf", "trainer"),
-        ("docker run --gpus all -v /a:/b img:1 bash -lc 'cd /x && swift rollout --model m'", "swift rollout", "rollout"),
+        (
+            "docker run --gpus all -v /a:/b img:1 bash -lc 'cd /x && swift rollout --model m'",
+            "swift rollout",
+            "rollout",
+        ),
         ("docker run --gpus all img swift rollout --model m", "swift rollout", "rollout"),
         ('ssh host2 "cd /x; swift rollout --model m"', "swift rollout", "rollout"),
         ("tmux new-session -d -s r 'swift rollout --model m'", "swift rollout", "rollout"),
         ("bash <<EOF\nswift rollout --model m\nEOF", "swift rollout", "rollout"),
-        ("eval \"swift rollout --model m\"", "swift rollout", "rollout"),
+        ('eval "swift rollout --model m"', "swift rollout", "rollout"),
         ("CMD='swift rollout --model m'\n$CMD", "swift rollout", "rollout"),
         ("CMD='swift rollout --model m'\neval \"$CMD\"", "swift rollout", "rollout"),
         ("f() { swift rollout --model $1; }\nf m", "swift rollout", "rollout"),
@@ -43,12 +47,16 @@ def options(text: str) -> dict[str, str]:
         ("python -m swift.cli.main rollout --model m", "swift rollout", "rollout"),
         ("python /a/swift/cli/rollout.py --model m", "swift/cli/rollout.py", "rollout"),
         ("torchrun --nproc_per_node 4 /a/swift/cli/rlhf.py --model m", "torchrun rlhf", "trainer"),
-        ("python -m torch.distributed.run --nproc-per-node=4 swift/cli/rlhf.py --model m", "torch.distributed.run rlhf", "trainer"),
+        (
+            "python -m torch.distributed.run --nproc-per-node=4 swift/cli/rlhf.py --model m",
+            "torch.distributed.run rlhf",
+            "trainer",
+        ),
         ("accelerate launch --num_processes 4 swift/cli/rlhf.py --model m", "accelerate rlhf", "trainer"),
         ("trl vllm-serve --model m", "trl vllm-serve", "rollout"),
         ("vllm serve m --port 8000 --model m", "vllm serve", "server"),
     ],
-)  # fmt: skip
+)
 def test_programs(text, program, side):
     process = only(text)
     assert (process.program, process.side) == (program, side)
@@ -61,7 +69,7 @@ def test_programs(text, program, side):
         ("", "--a 1 --b-c=2 --d", {"a": "1", "b_c": "2", "d": "true"}),
         ("", "--a x y --a z", {"a": "z"}),
         ("", "--a 'x y' --b \"p q\"", {"a": "x y", "b": "p q"}),
-        ("X=1", "--a $X --b ${X}2 --c \"$X/$X\"", {"a": "1", "b": "12", "c": "1/1"}),
+        ("X=1", '--a $X --b ${X}2 --c "$X/$X"', {"a": "1", "b": "12", "c": "1/1"}),
         ("X=1", "--a '$X'", {"a": "$X"}),
         ("", "--a ${X:-5} --b ${Y-6}", {"a": "5", "b": "6"}),
         ("X=1", "--a ${X:-5} --b ${X:+7}", {"a": "1", "b": "7"}),
@@ -76,7 +84,7 @@ def test_programs(text, program, side):
         ("A=1; if x; then A=2; else A=2; fi", "--a $A", {"a": "2"}),
         ("if x; then A=2; else A=3; fi", "--a $A", {"a": "2 or 3"}),
     ],
-)  # fmt: skip
+)
 def test_words(before, given, expected):
     assert options(f"{before}\nswift rollout {given}") == expected
 
@@ -118,8 +126,13 @@ def test_double_quoted_script_is_filled_in_from_outside():
 
 
 def test_loop_over_words_starts_one_each():
-    processes = job("for i in 6 7; do CUDA_VISIBLE_DEVICES=$i swift rollout --port $((8000+i)) & done").processes
-    assert [(p.option("port").text, devices(p).used) for p in processes] == [("8006", ("6",)), ("8007", ("7",))]
+    processes = job(
+        "for i in 6 7; do CUDA_VISIBLE_DEVICES=$i swift rollout --port $((8000+i)) & done"
+    ).processes
+    assert [(p.option("port").text, devices(p).used) for p in processes] == [
+        ("8006", ("6",)),
+        ("8007", ("7",)),
+    ]
     assert all(p.command.background for p in processes)
 
 
@@ -170,5 +183,8 @@ def test_hidden_options_are_not_taken_for_defaults():
 
 
 def test_versions_from_pip_lines():
-    found = job("pip install 'vllm==0.11.0' ms_swift==3.10.3 torch>=2.0\npython -m pip install trl==0.24.0\nswift rollout --model m")
+    found = job(
+        "pip install 'vllm==0.11.0' ms_swift==3.10.3 torch>=2.0\npython -m pip install trl==0.24.0\nswift "
+        "rollout --model m"
+    )
     assert found.versions == {"vllm": "0.11.0", "ms-swift": "3.10.3", "trl": "0.24.0"}

@@ -62,7 +62,8 @@ def run(
 ) -> None:
     """Run the pinned job as it is, with the fault, and with fault and cure; say whether each ended as it must.
 
-    Exit codes: 0 all ended as they must, 1 one did not, 2 wrong usage, wrong packages or unreadable input.
+    Exit codes: 0 all ended as they must, 1 one did not, 2 wrong usage, wrong packages, unreadable input or a full disk, 130 and
+    143 interrupted by Ctrl-C or SIGTERM.
     """
     from lockstep.job import session
 
@@ -93,6 +94,31 @@ def audit(
     except AuditError as error:
         _fail(str(error))
     raise typer.Exit(code)
+
+
+@app.command()
+def diagnose(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Logs of one job; - for stdin.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+) -> None:
+    """Say from its logs why a job hung: whose group, who waited for whom, the cause, what to do.
+
+    Exit codes: 0 a cause was found, 1 a hang without a known cause, 2 wrong usage or unreadable input, 3 nothing to
+    diagnose.
+    """
+    from lockstep import diagnose as room
+
+    try:
+        found = room.diagnose(paths)
+    except room.InputError as error:
+        _fail(str(error))
+    from lockstep.diagnose import render
+
+    if as_json:
+        print(json.dumps(render.to_json(found), indent=2))
+    else:
+        render.print_diagnosis(found)
+    raise typer.Exit({None: 3, "unknown": 1}.get(found.cause, 0))
 
 
 def _fail(message: str) -> NoReturn:

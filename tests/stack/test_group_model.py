@@ -16,7 +16,8 @@ pytest.importorskip("vllm")
 
 _LAYOUTS = (Layout(dp=2), Layout(tp=2), Layout(tp=2, dp=2), Layout(pp=2, dp=2))
 
-# One import of the library, then a fork per rank. Writes, per layout and rank, what was made in which order, and vLLM's names.
+# One import of the library, then a fork per rank. Writes, per layout and rank, what was made in which order,
+# and vLLM's names.
 _WORKERS = """
 import json, os, sys, tempfile
 import torch.distributed as dist

@@ -58,8 +58,8 @@ CONTEXT: frozenset[MarkKind] = frozenset(
 class Origin:
     """Who wrote a line, as far as its prefix tells. `rank` is the global rank in its own job half.
 
-    `when` is seconds since the start of the year by the clock of whoever wrote the line, without time zone; only
-    differences of a few hours mean something.
+    `when` is seconds since the start of the year by the clock of whoever wrote the line, without time zone;
+    only differences of a few hours mean something.
     """
 
     rank: int | None = None
@@ -73,8 +73,9 @@ class Origin:
 class GroupLabel:
     """A process group as ProcessGroupNCCL prints it.
 
-    `local` counts the NCCL groups that this process made, from 0; `guid` is torch's name of the group, a global
-    counter unless somebody chose otherwise; `number` is the bare number of torch 2.2 to 2.4, which may be either.
+    `local` counts the NCCL groups that this process made, from 0; `guid` is torch's name of the group, a
+    global counter unless somebody chose otherwise; `number` is the bare number of torch 2.2 to 2.4, which may
+    be either.
     """
 
     local: int | None = None
@@ -88,10 +89,8 @@ class GroupLabel:
         return (self.local, self.guid, self.number)
 
     def __str__(self) -> str:
-        if self.number is not None:
-            text = f"PG {self.number}"
-        else:
-            text = f"PG ID {self.local} PG GUID {self.guid}"
+        numbers = f"PG ID {self.local} PG GUID {self.guid}"
+        text = numbers if self.number is None else f"PG {self.number}"
         return f"{text} ({self.desc})" if self.desc else text
 
 
@@ -107,7 +106,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeout(Event):
-    """A watchdog saw a collective run out of time. Sizes are element counts, None where torch 2.0 left them out."""
+    """A watchdog saw a collective run out of time. Sizes are element counts, None where torch 2.0 left them
+    out.
+    """
 
     seq: int
     op: str
@@ -122,7 +123,9 @@ class Timeout(Event):
 
 @dataclass(frozen=True)
 class Status(Event):
-    """What a rank had last enqueued and completed in a group; -1 for nothing. `seq` is the failed one, if named."""
+    """What a rank had last enqueued and completed in a group; -1 for nothing. `seq` is the failed one, if
+    named.
+    """
 
     group: GroupLabel
     seq: int | None
@@ -132,7 +135,9 @@ class Status(Event):
 
 @dataclass(frozen=True)
 class Mark(Event):
-    """Any other telling line. `detail` is its telling part, `number` its number (exit code, step), if it has one."""
+    """Any other telling line. `detail` is its telling part, `number` its number (exit code, step), if it has
+    one.
+    """
 
     kind: MarkKind
     detail: str = ""

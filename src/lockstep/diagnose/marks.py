@@ -1,8 +1,11 @@
-"""All other telling lines: gloo, the store, vLLM, elastic, DeepSpeed, memory, weight sync. One table, one row per text.
+# ruff: noqa: E501 (a table: one row per text)
+"""All other telling lines: gloo, the store, vLLM, elastic, DeepSpeed, memory, weight sync. One table, one row
+per text.
 
-Wording from torch 2.8.0 (gloo, TCPStore.cpp, socket.cpp, distributed/elastic), vLLM 0.11.0 (v1/engine/core_client.py,
-v1/engine/core.py, distributed/device_communicators/shm_broadcast.py), DeepSpeed 0.17.6 (launcher/launch.py), transformers 4.57.1,
-ms-swift 3.10.3 (trainers/rlhf_trainer/vllm_client.py), slurmstepd and the Linux kernel.
+Wording from torch 2.8.0 (gloo, TCPStore.cpp, socket.cpp, distributed/elastic), vLLM 0.11.0
+(v1/engine/core_client.py, v1/engine/core.py, distributed/device_communicators/shm_broadcast.py), DeepSpeed
+0.17.6 (launcher/launch.py), transformers 4.57.1, ms-swift 3.10.3 (trainers/rlhf_trainer/vllm_client.py),
+slurmstepd and the Linux kernel.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lines of torch's NCCL watchdog, torch 2.0 to 2.10, as events.
 
-Formats are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp. What changed over the releases:
-2.0 prints no sizes; 2.1 adds NumelIn and NumelOut; 2.2 puts `[rankN]:` in front; 2.3 adds `[PG n Rank r]`; 2.4 the group's
-description and "last enqueued NCCL work"; 2.5 `PG ID` and `PG GUID`; 2.6 "failure detected by watchdog at work sequence id" and
-"PG status: last enqueued work".
+Formats are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp. What changed over the releases: 2.0
+prints no sizes; 2.1 adds NumelIn and NumelOut; 2.2 puts `[rankN]:` in front; 2.3 adds `[PG n Rank r]`; 2.4
+the group's description and "last enqueued NCCL work"; 2.5 `PG ID` and `PG GUID`; 2.6 "failure detected by
+watchdog at work sequence id" and "PG status: last enqueued work".
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _STATUS = re.compile(
 _LAST = re.compile(r"Last enqueued NCCL work: (-?\d{1,18}), last completed NCCL work: (-?\d{1,18})")
 _REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 _OBSERVED = re.compile(
-    r"Observed flight recorder dump signal from another rank|Received a (?:global )?timeout (?:signal )?from another rank"
-    r"|Received a dump signal (?:due to a collective timeout )?from (?:this local rank|another rank| ?rank \d+)"
+    r"Observed flight recorder dump signal from another rank"
+    r"|Received a (?:global )?timeout (?:signal )?from another rank"
+    r"|Received a dump signal (?:due to a collective timeout )?"
+    r"from (?:this local rank|another rank| ?rank \d+)"
 )
 _STUCK = re.compile(r"watchdog got stuck for (\d{1,9}) seconds")
 _BEGINNING = re.compile(r"ProcessGroupNCCL\.cpp:\d+\]|\[Rank \d+\]|\[PG |\[E\d{3,4} ")
@@ -98,23 +100,23 @@ def parse(text: str, file: str, line: int, collector: float | None) -> Iterator[
 
 def label(text: str) -> GroupLabel | None:
     """The last group prefix in a text."""
-    found = None
-    for found in _LABEL.finditer(text):
-        pass
-    if found is None:
+    labels = _LABEL.findall(text)
+    if not labels:
         return None
-    local, guid, number, desc, rank = found.groups()
+    local, guid, number, desc, rank = labels[-1]
     return GroupLabel(
         int(local) if local else None,
-        guid,
+        guid or None,
         int(number) if number else None,
-        None if desc == "undefined" else desc,
+        None if desc in ("", "undefined") else desc,
         int(rank),
     )
 
 
 def headless(events: list[Event]) -> bool:
-    """Whether what was read is the end of a message whose beginning, with the rank, stands on the line before."""
+    """Whether what was read is the end of a message whose beginning, with the rank, stands on the line
+    before.
+    """
     return any(isinstance(event, Timeout) and event.rank is None and event.group is None for event in events)
 
 

@@ -1,4 +1,6 @@
-"""Takes a line out of its wrappings: colours, quotes, collectors' prefixes; and reads who wrote it from them."""
+"""Takes a line out of its wrappings: colours, quotes, collectors' prefixes; and reads who wrote it from
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
 # What web pages make of ESC when they are copied: the sequence without its first byte.
 _ANSI_REMAINS = re.compile(r"\[(?:\d{1,2}(?:;\d{1,2}){0,3})m")
 _MARKDOWN = re.compile(r"^(?:\s{0,3}> ?)+")
-# kubectl logs --timestamps and docker logs -t: RFC 3339 with nanoseconds in front of everything; kubectl --prefix: [pod/name/container]
+# kubectl logs --timestamps and docker logs -t: RFC 3339 with nanoseconds in front of everything; kubectl
+# --prefix: [pod/name/container]
 _COLLECTOR = re.compile(
     r"^(?:\[pod/[^\]\s]{1,200}\] )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) ?"
 )
@@ -29,7 +32,9 @@ _DAYS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
 def decode(raw: bytes) -> list[str]:
-    """The segments of one physical line: what a terminal would have drawn over each other at each carriage return."""
+    """The segments of one physical line: what a terminal would have drawn over each other at each carriage
+    return.
+    """
     text = raw[:MAX_LINE].decode("utf-8", "replace").rstrip("\r\n")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
@@ -58,20 +63,19 @@ def quote(text: str) -> str:
 def moment(text: str) -> float | None:
     """Seconds since the start of the year of the last time stamp in the text; None if there is none."""
     for pattern in (_C10_TIME, _VLLM_TIME, _ISO_TIME):
-        found = None
-        for found in pattern.finditer(text):
-            pass
-        if found:
-            month, day, hour, minute = (int(part) for part in found.groups()[:4])
+        if stamps := pattern.findall(text):
+            month, day, hour, minute = (int(part) for part in stamps[-1][:4])
             if not (1 <= month <= 12 and 1 <= day <= 31):
                 return None
-            seconds = float(found.group(5).replace(",", "."))
+            seconds = float(stamps[-1][4].replace(",", "."))
             return ((_DAYS[month - 1] + day - 1) * 24 + hour) * 3600.0 + minute * 60 + seconds
     return None
 
 
 def origin(text: str, collector: float | None = None) -> Origin:
-    """Who wrote the message that follows this text. The nearest prefix wins: lines of several ranks run together."""
+    """Who wrote the message that follows this text. The nearest prefix wins: lines of several ranks run
+    together.
+    """
     rank = pid = process = host = None
     if ranks := _RANK.findall(text):
         rank = int(ranks[-1])

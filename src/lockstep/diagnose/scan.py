@@ -1,7 +1,8 @@
 """Log bytes -> events, in one pass and in bounded memory.
 
-A line is looked at closely only if it holds one of a few byte strings; searching for these is what a healthy gigabyte costs. What
-the job was doing is read from three windows alone: the file's first part, and what surrounds the first failure.
+A line is looked at closely only if it holds one of a few byte strings; searching for these is what a healthy
+gigabyte costs. What the job was doing is read from three windows alone: the file's first part, and what
+surrounds the first failure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from lockstep.diagnose import marks, nccl
 from lockstep.diagnose.events import Event, Mark, Status, Timeout
 from lockstep.diagnose.prefix import MAX_LINE, decode, strip
 
-# Long strings are faster to search for than short ones. Each must be in at least one line of whatever is to be found.
+# Long strings are faster to search for than short ones. Each must be in at least one line of whatever is to
+# be found.
 LITERALS = (
     b"ProcessGroup",
     b"WorkNCCL(",
@@ -83,7 +85,9 @@ class _Scanner:
         return self._result
 
     def _block(self, buffer: bytes, cut: int) -> None:
-        """Looks at buffer[:cut], which ends at the end of a line; what is behind it serves to complete wrapped lines."""
+        """Looks at buffer[:cut], which ends at the end of a line; what is behind it serves to complete
+        wrapped lines.
+        """
         first = self._result.lines + 1
         if not self._result.lines:
             self._context(buffer[: min(cut, _WINDOW)], first)
@@ -106,7 +110,9 @@ class _Scanner:
         self._last = buffer[max(0, cut - _WINDOW) : cut]
 
     def _line_starts(self, buffer: bytes, cut: int) -> list[int]:
-        """Where to read from: the line's start, or the last carriage return before the hit (progress bars never end)."""
+        """Where to read from: the line's start, or the last carriage return before the hit (progress bars
+        never end).
+        """
         starts: set[int] = set()
         for literal in list(self._literals):
             at = buffer.find(literal, 0, cut)
@@ -117,14 +123,16 @@ class _Scanner:
                 if self._hits[literal] >= _HITS_PER_LITERAL:
                     self._literals.remove(literal)
                     self._result.problems.append(
-                        f"more than {_HITS_PER_LITERAL} lines with {literal.decode()!r}: later ones were not read"
+                        f"{_HITS_PER_LITERAL} lines have {literal.decode()!r}: later ones were not read"
                     )
                     break
                 at = buffer.find(literal, min(_end(buffer, at), at + MAX_LINE // 2), cut)
         return sorted(starts)
 
     def _line(self, buffer: bytes, start: int, number: int) -> tuple[bool, int]:
-        """Reads a line, joined with its neighbours if it was wrapped. Whether it tells of a failure, and where it ends."""
+        """Reads a line, joined with its neighbours if it was wrapped. Whether it tells of a failure, and
+        where it ends.
+        """
         end = _end(buffer, start)
         found = False
         for segment in decode(buffer[start:end]):
@@ -143,7 +151,9 @@ class _Scanner:
     def _joined(
         self, buffer: bytes, end: int, number: int, collector: float | None, text: str
     ) -> tuple[list[Event], int]:
-        """The events of a wrapped line. A terminal wraps in the middle of a word, a mail between words: both are tried."""
+        """The events of a wrapped line. A terminal wraps in the middle of a word, a mail between words: both
+        are tried.
+        """
         parts: list[str] = []
         while len(parts) < _LOOKAHEAD and end < len(buffer):
             after = _end(buffer, end)
@@ -217,7 +227,9 @@ class _Scanner:
         self._after = _WINDOW - (cut - start)
 
     def _context(self, window: bytes, first: int) -> None:
-        """Reads what a window says about what the job was doing; of progress bars only the last ones matter."""
+        """Reads what a window says about what the job was doing; of progress bars only the last ones
+        matter.
+        """
         newest: list[Mark] = []
         number = first
         at = 0
@@ -252,7 +264,9 @@ def _before(buffer: bytes, start: int) -> str:
 
 
 def _cut(buffer: bytes) -> int:
-    """Where to stop so that the lines behind can complete a wrapped one. A line of over a chunk is cut where it can be."""
+    """Where to stop so that the lines behind can complete a wrapped one. A line of over a chunk is cut where
+    it can be.
+    """
     at = len(buffer)
     for _ in range(_LOOKAHEAD + 1):
         at = buffer.rfind(b"\n", 0, at)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
@@ -22,7 +23,8 @@ class InputError(Exception):
 
 
 def find(paths: Sequence[str]) -> list[str]:
-    """The files to read: those named, and all that look like text below the directories named, in order of name.
+    """The files to read: those named, and all that look like text below the directories named, in order of
+    name.
 
     Raises InputError for a path that does not exist and for a directory without a file that looks like a log.
     """
@@ -51,17 +53,15 @@ def opened(path: str) -> Iterator[BinaryIO]:
     """The bytes of a file, decompressed. Raises InputError if it cannot be opened or is not text."""
     try:
         if path == STDIN:
-            yield _decompressed(
-                io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer), 1 << 20), "standard input"
-            )
+            yield _decompressed(sys.stdin.buffer, "standard input")
         else:
-            with Path(path).open("rb", buffering=1 << 20) as raw:
+            with io.BufferedReader(io.FileIO(path), 1 << 20) as raw:
                 yield _decompressed(raw, path)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _decompressed(raw: io.BufferedReader, name: str) -> BinaryIO:
+def _decompressed(raw: Any, name: str) -> BinaryIO:
     sample = raw.peek(_SAMPLE)[:_SAMPLE]
     if sample.startswith(_GZIP):
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
@@ -69,16 +69,16 @@ def _decompressed(raw: io.BufferedReader, name: str) -> BinaryIO:
         return _zstd(raw, name)
     if sample.count(0) > len(sample) // 4:
         raise InputError(f"{name}: not a log: expected text, plain or compressed by gzip or zstd")
-    return raw
+    return cast(BinaryIO, raw)
 
 
-def _zstd(raw: io.BufferedReader, name: str) -> BinaryIO:
+def _zstd(raw: Any, name: str) -> BinaryIO:
     try:
         import zstandard
     except ImportError:
         raise InputError(
-            f"{name}: compressed by zstd, which needs the package zstandard: pip install zstandard, or pipe it: "
-            f"zstd -dc FILE | lockstep diagnose -"
+            f"{name}: compressed by zstd, which needs the package zstandard: pip install zstandard, "
+            "or pipe it: zstd -dc FILE | lockstep diagnose -"
         ) from None
     return cast(
         BinaryIO,

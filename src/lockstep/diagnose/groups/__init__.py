@@ -1,4 +1,6 @@
-"""Which process groups each known release makes, in which order: enough to tell from two numbers whose group it was."""
+"""Which process groups each known release makes, in which order: enough to tell from two numbers whose group
+it was.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From the numbers that a watchdog prints to the groups that have them: all readings that fit, the best first."""
+"""From the numbers that a watchdog prints to the groups that have them: all readings that fit, the best
+first.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,11 @@ _MAX_READINGS = 8
 
 @dataclass(frozen=True)
 class Seen:
-    """What the log says about a group: its numbers, and for each operation its name, size and sequence number.
+    """What the log says about a group: its numbers, and for each operation its name, size and sequence
+    number.
 
-    `members` maps rank in the group to global rank (None where a line has no global rank). `world` is the number of ranks that
-    the log proves this half of the job to have, at least.
+    `members` maps rank in the group to global rank (None where a line has no global rank). `world` is the
+    number of ranks that the log proves this half of the job to have, at least.
     """
 
     label: GroupLabel | None
@@ -61,7 +64,9 @@ class Reading:
 
 
 def readings(seen: Seen) -> tuple[Reading, ...]:
-    """All readings that fit the numbers, the likeliest first; empty if no known release makes such a group."""
+    """All readings that fit the numbers, the likeliest first; empty if no known release makes such a
+    group.
+    """
     found = [*_described(seen), *_trainers(seen), *_rollouts(seen)]
     found.sort(key=lambda reading: (-reading.score, reading.layout.world if reading.layout else 0))
     merged: dict[tuple[object, ...], Reading] = {}
@@ -136,7 +141,9 @@ def _rollouts(seen: Seen) -> Iterable[Reading]:
 
 
 def _fits(made: MadeGroup, seen: Seen, label: GroupLabel) -> bool:
-    """A group of one rank cannot time out, a gloo group has no NCCL watchdog, and the members must be where they are."""
+    """A group of one rank cannot time out, a gloo group has no NCCL watchdog, and the members must be where
+    they are.
+    """
     if len(made.ranks) < 2 or not made.device or (label.local is not None and label.local != made.local):
         return False
     for rank, world_rank in seen.members:
@@ -157,7 +164,8 @@ def _rollout(release: Release, layout: Layout, made: MadeGroup, seen: Seen, labe
             score += 4
             each = "one element" if release.sync_rows == 1 else f"{release.sync_rows} elements"
             why.append(
-                f"every engine step all-reduces {each} per rank on this group: {size} for {len(made.ranks)} ranks"
+                f"every engine step all-reduces {each} per rank on this group: "
+                f"{size} for {len(made.ranks)} ranks"
             )
         else:
             but.append(f"the all-reduce of every engine step has {size} elements in this release")

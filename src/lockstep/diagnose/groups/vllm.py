@@ -1,11 +1,12 @@
 """The process groups of a vLLM worker, as a function of release and parallel sizes.
 
-Read from vllm/distributed/parallel_state.py (init_distributed_environment, initialize_model_parallel) of each release's wheel; that
-of 0.11.0 is compared with the real library by tests/stack/test_group_model.py.
+Read from vllm/distributed/parallel_state.py (init_distributed_environment, initialize_model_parallel) of each
+release's wheel; that of 0.11.0 is compared with the real library by tests/stack/test_group_model.py.
 
-torch names a group by a counter that every `new_group` raises, on every rank, member or not: the GUID. vLLM makes a device group and
-a gloo group for each list of ranks, in this order. A rank is in exactly one list of each kind, so the number that ProcessGroupNCCL
-prints as PG ID, which counts the NCCL groups of the process, only tells the kind.
+torch names a group by a counter that every `new_group` raises, on every rank, member or not: the GUID. vLLM
+makes a device group and a gloo group for each list of ranks, in this order. A rank is in exactly one list of
+each kind, so the number that ProcessGroupNCCL prints as PG ID, which counts the NCCL groups of the process,
+only tells the kind.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ _LISTED: dict[Kind, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
 
 @dataclass(frozen=True)
 class Release:
-    """`sync_rows`: how many integers per DP rank an engine step all-reduces on the DP group's device, 0 if it does so on gloo.
+    """`sync_rows`: how many integers per DP rank an engine step all-reduces on the DP group's device, 0 if it
+    does so on gloo.
 
-    `wave_steps`: after how many steps the engines agree on whether to go on. `start_up`: how many of these all-reduces start-up
-    makes with default settings, None where it was not worked out. `torch`: the release's own pin.
+    `wave_steps`: after how many steps the engines agree on whether to go on. `start_up`: how many of these
+    all-reduces start-up makes with default settings, None where it was not worked out. `torch`: the release's
+    own pin.
     """
 
     name: str
@@ -50,7 +53,8 @@ RELEASES: tuple[Release, ...] = (
     Release("0.8.5", ("world", "tp", "pp", "dp"), 0, 24, None, "2.6"),
     Release("0.9.2", ("world", "tp", "pp", "dp", "ep"), 0, 32, None, "2.7"),
     Release("0.10.2", ("world", "tp", "dcp", "pp", "dp", "ep"), 0, 32, None, "2.8"),
-    # 206: 1 memory profile, 67 piecewise and 35 full graphs twice each, 1 sampler warm-up; by reading the code, not measured.
+    # 206: 1 memory profile, 67 piecewise and 35 full graphs twice each, 1 sampler warm-up; by reading the
+    # code, not measured.
     Release("0.11.0", ("world", "tp", "dcp", "pp", "dp", "ep"), 1, 32, 206, "2.8"),
     Release("0.12.0", ("world", "tp", "dcp", "pcp", "pp", "dp", "ep"), 4, 32, None, "2.9"),
     Release("0.13.0", ("world", "tp", "dcp", "pcp", "pp", "dp", "ep"), 5, 32, None, "2.9"),
@@ -59,7 +63,9 @@ RELEASES: tuple[Release, ...] = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Parallel sizes of a rollout: tensor, decode-context (a part of tensor), prefill-context, pipeline, data."""
+    """Parallel sizes of a rollout: tensor, decode-context (a part of tensor), prefill-context, pipeline,
+    data.
+    """
 
     tp: int = 1
     pp: int = 1

@@ -1,0 +1,75 @@
+"""Causes within the rollout: both concern the all-reduce that vLLM's data-parallel engines do at every
+step.
+"""
+
+from __future__ import annotations
+
+from lockstep.diagnose import arithmetic
+from lockstep.diagnose.causes.case import Case, judged
+from lockstep.diagnose.model import Cause, Evidence
+
+
+def offline_wave_race(case: Case) -> Cause | None:
+    """Needs the step's all-reduce with a rank absent, and two signs more: first step of a wave, uneven
+    progress, idle rank.
+    """
+    if not case.step_sync or not case.absent or case.group is None:
+        return None
+    timeout = case.group.timeouts[0]
+    evidence = [
+        Evidence.of(
+            "the all-reduce of an engine step: only engines that step are in it, and a rank is missing",
+            timeout,
+        )
+    ]
+    against: list[Evidence] = []
+    signs = 0
+    if position := arithmetic.wave_position(case):
+        step, sentence = position
+        signs += step == 1
+        (evidence if step == 1 else against).append(sentence)
+    uneven = arithmetic.uneven_progress(case.picture)
+    idle = [mark for mark in case.picture.of("dump signal") if mark.origin.rank in _world_ranks(case)]
+    evidence += uneven
+    evidence += [
+        Evidence.of(
+            f"rank {mark.origin.rank} was alive, waited in nothing, and only heard of the timeout", mark
+        )
+        for mark in idle[:1]
+    ]
+    signs += bool(uneven) + bool(idle)
+    online = case.picture.of("coordinator", "server")
+    against += [
+        Evidence.of("a server with a coordinator tells every engine of a new wave", mark)
+        for mark in online[:1]
+    ]
+    needed = 0 if signs >= 2 else len(evidence) + 1
+    return judged("offline-wave-race", evidence, against, decisive=bool(online), needed=needed)
+
+
+def online_dense_dp_out_of_step(case: Case) -> Cause | None:
+    """Needs the step's all-reduce and a coordinator, which keeps waves together; and ranks at different
+    places.
+    """
+    online = case.picture.of("coordinator", "server")
+    if not case.step_sync or case.group is None or not online:
+        return None
+    evidence = [
+        Evidence.of("the all-reduce of an engine step did not find all ranks", case.group.timeouts[0]),
+        Evidence.of("the engines are behind one server with a coordinator", online[0]),
+    ]
+    seqs = sorted({(t.seq, t.rank) for t in case.group.timeouts})
+    if len({seq for seq, _ in seqs}) > 1:
+        places = ", ".join(f"rank {rank} at {seq}" for seq, rank in seqs)
+        evidence.append(Evidence.of(f"the ranks are at different steps: {places}", case.group.timeouts[-1]))
+    against: list[Evidence] = []
+    expert = case.reading is not None and case.reading.kind == "ep"
+    if (position := arithmetic.wave_position(case)) and position[0] == 1:
+        against.append(position[1])
+    return judged("online-dense-dp-out-of-step", evidence, against, decisive=expert)
+
+
+def _world_ranks(case: Case) -> set[int]:
+    """The absent ranks' numbers in their half of the job."""
+    ranks = case.reading.ranks if case.reading else None
+    return {ranks[place] for place in case.absent if place < len(ranks)} if ranks else set()

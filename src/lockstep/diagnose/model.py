@@ -1,0 +1,160 @@
+"""What a diagnosis says. Plain frozen data: it goes to a terminal and to JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lockstep.diagnose.events import Event
+from lockstep.remedies.catalogue import Remedy
+
+CauseId = Literal[
+    "offline-wave-race",
+    "online-dense-dp-out-of-step",
+    "mixed-batch",
+    "rank-dependent-control-flow",
+    "rank-died",
+    "never-connected",
+    "slow-storage-or-rank",
+    "weight-sync-interrupted",
+    "out-of-memory-first",
+    "unknown",
+]
+
+CAUSES: dict[CauseId, str] = {
+    "offline-wave-race": (
+        "a rollout wave ended while one data-parallel rank's worker was still adding requests; its next request "
+        "began a wave that the other engines know nothing of"
+    ),
+    "online-dense-dp-out-of-step": (
+        "data-parallel engines of a dense model behind one server got out of step: one runs steps that the others "
+        "do not"
+    ),
+    "mixed-batch": "the ranks' batches differ in kind (one has no image), so do their collectives in size",
+    "rank-dependent-control-flow": "ranks took different paths and issued different collectives",
+    "rank-died": "a rank ended before the others began to wait for it",
+    "never-connected": "the ranks never completed a single collective: they did not reach each other",
+    "slow-storage-or-rank": "a rank was busy with something slow for longer than the timeout",
+    "weight-sync-interrupted": "the transfer of weights from the trainer to the rollout broke off",
+    "out-of-memory-first": "a rank ran out of memory; what timed out only waited for it",
+    "unknown": "the input does not tell",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A statement and the line that it rests on. `file` is None for what follows from the absence of
+    lines.
+    """
+
+    text: str
+    file: str | None = None
+    line: int | None = None
+    quote: str = ""
+
+    @classmethod
+    def of(cls, text: str, event: Event) -> Evidence:
+        return cls(text, event.file, event.line, event.text)
+
+
+Standing = Literal["found", "possible", "ruled out"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One explanation and what speaks for and against it. `found`: two independent pieces for it, nothing
+    decisive against.
+    """
+
+    id: CauseId
+    standing: Standing
+    evidence_for: tuple[Evidence, ...]
+    evidence_against: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankLine:
+    """One rank of the group. `state`: waits in the collective, is absent from it, or issued another one
+    (`differs`).
+    """
+
+    rank: int
+    world_rank: int | None
+    state: Literal["waiting", "absent", "differs"]
+    operation: str | None = None
+    elements: int | None = None
+    seq: int | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class ReadingLine:
+    """One reading of the group's numbers, as `groups.Reading` has it, sizes by name."""
+
+    side: str
+    component: str
+    releases: tuple[str, ...]
+    group: str
+    meaning: str
+    ranks: tuple[int, ...] | None
+    layout: dict[str, int] | None
+    score: int
+    why: tuple[str, ...]
+    but: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GroupLine:
+    """A group in which a collective timed out. `readings` has the likeliest first."""
+
+    label: str | None
+    pg_id: int | None
+    pg_guid: str | None
+    description: str | None
+    side: str
+    name: str | None
+    operation: str
+    elements: int | None
+    seq: int
+    timeout_ms: int
+    waiting: tuple[int, ...]
+    absent: tuple[int, ...]
+    ranks: tuple[RankLine, ...]
+    readings: tuple[ReadingLine, ...]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One file that was read."""
+
+    path: str
+    bytes: int
+    lines: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`cause` is None if the input has nothing to diagnose, `unknown` if there was a hang or a failure
+    without explanation.
+
+    `group` is the one that the cause is about, `others` are further groups that timed out. `first` is the
+    first failure; `follows` says what merely followed. `open` says what would settle what is not known.
+    """
+
+    conclusion: str
+    cause: CauseId | None
+    side: str | None
+    group: GroupLine | None
+    causes: tuple[Cause, ...]
+    first: Evidence | None
+    follows: tuple[Evidence, ...]
+    arithmetic: tuple[Evidence, ...]
+    remedies: tuple[Remedy, ...]
+    open: tuple[str, ...]
+    others: tuple[GroupLine, ...]
+    inputs: tuple[Input, ...]
+    v: int = 1

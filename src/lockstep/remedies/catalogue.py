@@ -1,0 +1,119 @@
+"""Remedies per cause, in the order in which to try them, and what each costs. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOT_MEASURED = "not yet measured"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """`how` is what to type or change. `gives_up` is the price. `measured` is an outcome in the whole job, if
+    there is one.
+    """
+
+    name: str
+    how: str
+    gives_up: str
+    measured: str = NOT_MEASURED
+
+
+_RESTART = Remedy(
+    "restart from the last checkpoint",
+    "start the job again with --resume_from_checkpoint",
+    "the steps since the checkpoint; the cause stays",
+)
+_FLIGHT_RECORDER = Remedy(
+    "record collectives",
+    "TORCH_FR_BUFFER_SIZE=2000 (older: TORCH_NCCL_TRACE_BUFFER_SIZE), TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+    "some memory; cures nothing, but the next timeout says which rank did what",
+)
+
+REMEDIES: dict[str, tuple[Remedy, ...]] = {
+    "offline-wave-race": (
+        Remedy(
+            "independent ranks",
+            "swift rollout ... --external_plugins independent_ranks.py",
+            "nothing for a dense model; not for expert parallelism",
+        ),
+        Remedy(
+            "rollout without data parallelism",
+            "--vllm_data_parallel_size 1 and --vllm_tensor_parallel_size N, or N servers of one GPU each",
+            "some throughput with tensor parallelism; more ports and processes with several servers",
+        ),
+        Remedy(
+            "asynchronous engine",
+            "--vllm_use_async_engine true",
+            "another code path for requests: multi-turn plugins may need changes",
+        ),
+        Remedy(
+            "engine in the worker's process",
+            "VLLM_ENABLE_V1_MULTIPROCESSING=0",
+            "the overlap of adding requests and stepping",
+        ),
+    ),
+    "online-dense-dp-out-of-step": (
+        Remedy("later vLLM", "a release in which dense models do not step together", "the pinned stack"),
+        Remedy("one server per GPU", "N servers instead of --data-parallel-size N", "one address for all"),
+    ),
+    "mixed-batch": (
+        Remedy(
+            "one kind per batch",
+            "give every sample an image (a blank one will do), or sort batches by kind",
+            "some data preparation",
+        ),
+        Remedy(
+            "touch all parameters on every rank",
+            "run the vision tower on a dummy input when the batch has no image",
+            "a small forward pass per step",
+        ),
+    ),
+    "rank-dependent-control-flow": (
+        Remedy(
+            "same path on all ranks",
+            "decide by a value that all ranks share (broadcast it), not by local data or `if rank == 0`",
+            "one small collective",
+        ),
+        _FLIGHT_RECORDER,
+    ),
+    "rank-died": (
+        Remedy("read the dead rank's own log", "its traceback, or dmesg for a signal", "nothing"),
+        _RESTART,
+    ),
+    "never-connected": (
+        Remedy(
+            "same network for all ranks",
+            "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, open ports, a MASTER_ADDR that all can reach",
+            "nothing",
+        ),
+        Remedy(
+            "no shared port", "free MASTER_PORT and weight-sync port (51216) per job on a host", "nothing"
+        ),
+    ),
+    "slow-storage-or-rank": (
+        Remedy("longer timeout", "--ddp_timeout SECONDS", "a real hang is noticed later"),
+        Remedy(
+            "work before training",
+            "tokenise and cache the data set first; save to local disk, copy later",
+            "a step more",
+        ),
+    ),
+    "weight-sync-interrupted": (
+        Remedy(
+            "keep the rollout server alive",
+            "restart server and trainer together; look at the server's log first",
+            "nothing",
+        ),
+        Remedy("own weight-sync port per job", "--vllm_server_group_port PORT", "nothing"),
+    ),
+    "out-of-memory-first": (
+        Remedy(
+            "less memory per rank",
+            "smaller batch, gradient checkpointing, --vllm_gpu_memory_utilization lower",
+            "speed",
+        ),
+        _RESTART,
+    ),
+    "unknown": (_FLIGHT_RECORDER,),
+}

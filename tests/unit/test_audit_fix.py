@@ -9,8 +9,10 @@ import pytest
 from audits import CHECK, ROLLOUT, TRAINER, audit, script
 
 from lockstep.audit import Severity
+from lockstep.audit.cures import CAUSE, CURES
 from lockstep.audit.fix import fix
 from lockstep.audit.statements import parse
+from lockstep.remedies.catalogue import REMEDIES
 
 DP2 = f"{ROLLOUT} --vllm_data_parallel_size 2"
 
@@ -18,6 +20,10 @@ DP2 = f"{ROLLOUT} --vllm_data_parallel_size 2"
 def fixed(text: str, remedy: str | None = None) -> tuple[str, list[str]]:
     (result,), left = fix([("x.sh", text)], None, remedy)
     return result.text, left
+
+
+def test_every_remedy_of_the_catalogue_can_be_written():
+    assert [cure.remedy for cure in CURES] == list(REMEDIES[CAUSE])
 
 
 def test_clean_script_stays():

@@ -66,7 +66,7 @@ def test_endless_recursion_and_growth_are_bounded():
     [
         (["missing.sh"], 2, "missing.sh: cannot be read: No such file"),
         (["{scripts}"], 2, "cannot be read: Is a directory"),
-        (["{scripts}/launch.sh", "--remedy", "prayer"], 2, "expected one of independent-ranks, async-engine"),
+        (["{scripts}/launch.sh", "--remedy", "x"], 2, "expected one of independent-ranks, tensor-parallel"),
         (["{scripts}/launch.sh", "--versions", "{scripts}/docker.sh"], 2, "docker.sh:2: "),
         (["{scripts}/launch.sh"], 1, ""),
         (["{scripts}/slurm.sbatch"], 0, ""),

@@ -72,8 +72,8 @@ def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
             "engine",
             Severity.OK,
             process.at(cured.option or cured.variable or ""),
-            f"cured: {cured.title}",
-            f"{_describe(process, asynch, tensor, data)} {cured.why}",
+            f"cured: {cured.remedy.name}",
+            f"{_describe(process, asynch, tensor, data)} Price: {cured.remedy.gives_up}.",
             (facts.ROLLOUT,),
         )
         return

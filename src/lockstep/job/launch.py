@@ -24,6 +24,8 @@ class Ports:
     http: int
     rendezvous: int
     weight_sync: int
+    rollout: int
+    """`MASTER_PORT` of the rollout: the script sets one, and no part of the pinned stack listens on it."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,9 @@ def rollout_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[st
         "external_plugins": _plugin_files(spec),
         **spec.rollout,
     }
-    env = _environment(spec, run_dir, base)
-    if spec.fault is not None:
-        env[faults.FAULT] = faults.encode(spec.fault)
+    env = _environment(spec, run_dir, base) | {"MASTER_ADDR": HOST, "MASTER_PORT": str(ports.rollout)}
     if spec.device == "cpu":
-        env |= cpu.rollout_environment(spec.layout.data_parallel, spec.layout.tensor_parallel)
+        env |= CPU_ONLY | cpu.rollout_environment(spec.layout.data_parallel, spec.layout.tensor_parallel)
     else:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.layout.rollout))
     return Command([*_swift("rollout"), *_flags(arguments)], env)
@@ -60,13 +60,14 @@ def trainer_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[st
         "model": str(spec.model),
         "dataset": str(spec.train_data),
         "val_dataset": spec.val_data,
-        "external_plugins": [str(PLUGINS / "shapes_reward.py"), *_plugin_files(spec)],
+        "external_plugins": [str(spec.reward), *_plugin_files(spec)],
         "reward_funcs": "shapes",
         "use_vllm": True,
         "vllm_mode": "server",
         "vllm_server_host": HOST,
         "vllm_server_port": ports.http,
         "output_dir": str(run_dir / "output"),
+        "run_name": spec.name,
         "add_version": False,
         **spec.trainer,
     }
@@ -79,7 +80,7 @@ def trainer_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[st
         group_port.PORT: str(ports.weight_sync),
     }
     if spec.device == "cpu":
-        env |= cpu.trainer_environment()
+        env |= CPU_ONLY | cpu.trainer_environment()
     else:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.layout.trainer))
     return Command([*_swift("rlhf"), *_flags(arguments)], env)
@@ -97,21 +98,36 @@ def _plugin_files(spec: JobSpec) -> list[str]:
 
 
 FOREIGN = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE", "NNODES"}
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NPROC_PER_NODE", "NNODES", "MASTER_ADDR", "MASTER_PORT"}
+    | {"VLLM_PORT", "VLLM_HOST_IP", "VLLM_USE_V1"}
     # Without bytecode on disk each of the job's ten Python processes compiles the stack anew: twice the start-up time.
     | {"PYTHONDONTWRITEBYTECODE"}
 )
 """Variables of the caller that must not reach the job: most would make it part of another one."""
 
 
+CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
+"""A GPU that is there all the same is not for this job, and its groups meet on the loopback interface, whatever the machine's name
+resolves to."""
+
+
 def _environment(spec: JobSpec, run_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment, less what is foreign to the job, plus what every process of it needs."""
-    env = {k: v for k, v in base.items() if k not in FOREIGN and not k.startswith(("VLLM_DP_", "LOCKSTEP_"))}
+    foreign = ("VLLM_DP_", "TORCHELASTIC_", "LOCKSTEP_")
+    env = {k: v for k, v in base.items() if k not in FOREIGN and not k.startswith(foreign)}
+    if spec.fault is not None:
+        env[faults.FAULT] = faults.encode(spec.fault)
+    # The trainer asks the rollout by HTTP; a proxy of the caller's would be asked for it.
+    direct = ",".join(filter(None, [HOST, "localhost", env.get("no_proxy") or env.get("NO_PROXY")]))
     return env | {
         DIRECTORY: str(run_dir),
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
         "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "no_proxy": direct,
+        "NO_PROXY": direct,
         "ROOT_IMAGE_DIR": str(spec.train_data.parent),
         "IMAGE_MAX_TOKEN_NUM": "1024",
         "PYTHONUNBUFFERED": "1",

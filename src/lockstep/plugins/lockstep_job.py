@@ -24,11 +24,12 @@ def _install() -> None:
         from lockstep.probe import trainer
 
         trainer.watch_trainer()
+        faults.arm("trainer", "rank")
     elif multiprocessing.parent_process() is None:
         rollout.watch_server()
     else:
         rollout.watch_worker()
-        faults.arm()
+        faults.arm("rollout", "worker")
 
 
 _install()

@@ -1,0 +1,47 @@
+"""One trainer rank decides otherwise than its peers what comes next: one evaluation batch more, a checkpoint of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lockstep.faults import tell
+from lockstep.faults.after_step import after_step, own_rank
+from lockstep.probe.hooks import wrap
+
+
+def extra_eval_batch(rank: int, evaluation: int) -> None:
+    """`rank` gets one batch more in the `evaluation`-th evaluation (from 1): a data set split unevenly and not padded."""
+    begun = 0
+
+    def evaluation_loop(original: Any, self: Any, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == evaluation and own_rank() == rank:
+            tell(f"rank {rank} gets one batch more in evaluation {evaluation}")
+            dataloader.__class__ = _longer(type(dataloader))
+        return original(self, dataloader, *args, **kwargs)
+
+    wrap("swift.trainers.rlhf_trainer.grpo_trainer:GRPOTrainer.evaluation_loop", evaluation_loop)
+
+
+def _longer(loader: type) -> type:
+    class Longer(loader):
+        def __iter__(self) -> Iterator[Any]:
+            batch = None
+            for batch in super().__iter__():
+                yield batch
+            yield batch
+
+    return Longer
+
+
+def lone_save(rank: int, step: int) -> None:
+    """`rank` saves after `step`, its peers do not: saving by the rank's own clock, or on a signal that reached one process."""
+
+    def act(control: Any) -> None:
+        if own_rank() == rank:
+            tell(f"rank {rank} alone saves after step {step}")
+            control.should_save = True
+
+    after_step(step, act, first=True)

@@ -1,0 +1,88 @@
+"""Faults done to a process of the job by another one, which reads its ledger to know the moment. Nothing in the job is patched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+LOOK_S = 0.005
+
+
+class FromOutside(threading.Thread):
+    """Waits for worker `rank` to begin its `generation`-th generation (from 1), then calls `act(watch)` once."""
+
+    def __init__(self, run_dir: Path, rank: int, generation: int, act: Callable[[FromOutside], None]) -> None:
+        super().__init__(name="lockstep-fault", daemon=True)
+        self._ledgers = run_dir / "ledgers"
+        self._rank, self._generation, self._act = rank, generation, act
+        self.over = threading.Event()
+        """Set when the job is over: the fault must leave everything alone from then on."""
+        self.did: list[str] = []
+        """What was done, in words, with the time since the generation began."""
+
+    def run(self) -> None:
+        while not self.over.wait(LOOK_S):
+            if self.generations("begin") >= self._generation:
+                self._act(self)
+                return
+
+    def generations(self, edge: str) -> int:
+        """How often the worker's ledger says `generate begin` or `generate end`."""
+        path = self._ledger("worker")
+        return path.read_text().count(f'"b":"generate {edge}"') if path else 0
+
+    def process(self, role: str) -> psutil.Process | None:
+        """The process of that role and rank, if its ledger names one that lives and belongs to this run."""
+        path = self._ledger(role)
+        if path is None:
+            return None
+        try:
+            process = psutil.Process(json.loads(path.read_text().partition("\n")[0])["pid"])
+            ours = process.environ().get("LOCKSTEP_RUN_DIR") == str(self._ledgers.parent)
+        except (psutil.Error, json.JSONDecodeError):
+            return None
+        return process if ours else None
+
+    def _ledger(self, role: str) -> Path | None:
+        return next(self._ledgers.glob(f"rollout-{role.replace(' ', '_')}-{self._rank}-*.jsonl"), None)
+
+
+def stop_worker(run_dir: Path, rank: int, generation: int, run_s: float, stop_s: float, times: int) -> FromOutside:
+    """From the worker's `generation`-th generation on: lets it run for `run_s`, stops it for `stop_s`, up to `times` times.
+
+    SIGSTOP and SIGCONT, as a debugger, a container's freezer or a machine without a free core does. Ends with the generation.
+    """
+
+    def act(watch: FromOutside) -> None:
+        worker = watch.process("worker")
+        begun, done = time.monotonic(), watch.generations("end")
+        for _ in range(times):
+            if worker is None or watch.over.wait(run_s) or watch.generations("end") > done:
+                return
+            watch.did.append(f"stopped for {stop_s} s, {time.monotonic() - begun:.2f} s after the begin")
+            try:
+                os.kill(worker.pid, signal.SIGSTOP)
+                watch.over.wait(stop_s)
+            finally:
+                os.kill(worker.pid, signal.SIGCONT)
+
+    return FromOutside(run_dir, rank, generation, act)
+
+
+def kill_engine_core(run_dir: Path, rank: int, generation: int, after_s: float) -> FromOutside:
+    """Kills the engine core `after_s` after its worker has begun its `generation`-th generation."""
+
+    def act(watch: FromOutside) -> None:
+        core = watch.process("engine core")
+        if core is not None and not watch.over.wait(after_s):
+            watch.did.append(f"engine core {rank} (pid {core.pid}) killed")
+            core.kill()
+
+    return FromOutside(run_dir, rank, generation, act)

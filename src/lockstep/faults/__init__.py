@@ -1,8 +1,9 @@
 """Ways to make a job go wrong on purpose, each the twin of a real cause, at a chosen rank and moment.
 
-The run names one in the environment variable `LOCKSTEP_FAULT` as JSON, `{"name": "late rank", "rank": 0, ...}`. Every process of the
-job has the variable; `arm` prepares what concerns the process that calls it. Faults that come from outside of all processes
-(`outside.py`) and those that are in the data (`data.py`) need no arming.
+The run names one in the environment variable `LOCKSTEP_FAULT` as JSON, `{"name": "late rank", "rank": 0,
+...}`. Every process of the job has the variable; `arm` prepares what concerns the process that calls it.
+Faults that come from outside of all processes (`outside.py`) and those that are in the data (`data.py`)
+need no arming.
 """
 
 from __future__ import annotations
@@ -45,14 +46,18 @@ def encode(fault: dict[str, Any]) -> str:
 
 
 def arm(side: str, role: str) -> None:
-    """Prepares the fault that the environment names, if it needs this process; call it after the probe is attached."""
+    """Prepares the fault that the environment names, if it needs this process; call it after the probe is
+    attached.
+    """
     text = os.environ.get(FAULT)
     if not text:
         return
     fault = json.loads(text)
     name = fault.pop("name")
     if name not in INSIDE and name not in OUTSIDE:
-        raise ValueError(f"{FAULT} names an unknown fault: {name!r}; known: {', '.join(sorted({*INSIDE, *OUTSIDE}))}")
+        raise ValueError(
+            f"{FAULT} names an unknown fault: {name!r}; known: {', '.join(sorted({*INSIDE, *OUTSIDE}))}"
+        )
     if where := INSIDE.get(name, {}).get((side, role)):
         module, _, function = where.partition(":")
         getattr(import_module(f"lockstep.faults.{module}"), function)(**fault)

@@ -30,7 +30,9 @@ def gives_up(rank: int, generation: int, after_s: float, late_s: float) -> None:
 
 
 def answers_late(rank: int, generation: int, after_s: float, late_s: float) -> None:
-    """Rollout: DP rank `rank`'s worker begins its `generation`-th generation `late_s` late, with all of its requests."""
+    """Rollout: DP rank `rank`'s worker begins its `generation`-th generation `late_s` late, with all of its
+    requests.
+    """
     begun = 0
 
     def infer(original: Any, *args: Any, **kwargs: Any) -> Any:

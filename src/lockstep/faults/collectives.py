@@ -1,7 +1,8 @@
-"""One trainer rank leaves the order of collectives: one less, one more, two in the other order, one of another size.
+"""One trainer rank leaves the order of collectives: one less, one more, two in the other order, one of
+another size.
 
-The twins of code in a callback, a metric or a loss that depends on what the rank has seen. All take place between the end of
-`step` and the next boundary.
+The twins of code in a callback, a metric or a loss that depends on what the rank has seen. All take place
+between the end of `step` and the next boundary.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from lockstep.probe.hooks import wrap
 
 
 def skip(rank: int, step: int) -> None:
-    """`rank` does not take part in the gather of the loss for the log: code under `if this is the main process`."""
+    """`rank` does not take part in the gather of the loss for the log: code under `if this is the main
+    process`.
+    """
     done = False
 
     def gather(original: Any, self: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +46,9 @@ def extra(rank: int, step: int) -> None:
 
 
 def other_order(rank: int, step: int) -> None:
-    """All ranks sum two metrics up, `rank` in the other order: a loop over a set, or a dict filled in another order."""
+    """All ranks sum two metrics up, `rank` in the other order: a loop over a set, or a dict filled in
+    another order.
+    """
 
     def act(control: Any) -> None:
         metrics = [torch.ones(3), torch.ones(5)]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def without_images(source: Path, target: Path, *, every: int = 2) -> Path:
-    """Writes the rows of `source` to `target`, each `every`-th without its image; the other images' paths become absolute."""
+    """Writes the rows of `source` to `target`, each `every`-th without its image; the other images' paths
+    become absolute.
+    """
     lines = []
     for number, line in enumerate(source.read_text().splitlines(), 1):
         row = json.loads(line)

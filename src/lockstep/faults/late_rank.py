@@ -1,7 +1,8 @@
-"""One data-parallel rank's worker pauses once, between adding its first and its second request of a generation.
+"""One data-parallel rank's worker pauses once, between adding its first and its second request of a
+generation.
 
-The twin of the incident's cause: a worker that is slow to add requests (image preprocessing, a loaded CPU). Nothing is changed
-but the time at which the second request arrives.
+The twin of the incident's cause: a worker that is slow to add requests (image preprocessing, a loaded CPU).
+Nothing is changed but the time at which the second request arrives.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def arm(rank: int, generation: int, seconds: float) -> None:
     def add(original: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal added
         if added == 1 and begun == generation and int(os.environ.get("LOCKSTEP_ROLLOUT_RANK", "-1")) == rank:
-            print(f"lockstep: late rank: pausing {seconds} s before the second request of generation {begun}", flush=True)
+            print(
+                f"lockstep: late rank: pausing {seconds} s before the second request of generation {begun}",
+                flush=True,
+            )
             time.sleep(seconds)
         added += 1
         return original(*args, **kwargs)

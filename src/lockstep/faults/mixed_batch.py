@@ -1,7 +1,8 @@
 """A trainer rank whose micro-batch has no image, on a release that does not run the vision tower then.
 
-ms-swift 3.10.3 runs it on a dummy image (`_compat_qwen3_vl_mixed_data` in `swift/llm/model/model/qwen.py`), so that all ranks gather the
-same ZeRO-3 parameters. Other models, and other releases, lack that: ms-swift issue 9104.
+ms-swift 3.10.3 runs it on a dummy image (`_compat_qwen3_vl_mixed_data` in `swift/llm/model/model/qwen.py`),
+so that all ranks gather the same ZeRO-3 parameters. Other models, and other releases, lack that: ms-swift
+issue 9104.
 """
 
 from __future__ import annotations
@@ -22,4 +23,7 @@ def undo_compat() -> None:
         return original(self, model, inputs, *args, **kwargs)
 
     replace("swift.llm.model.model.qwen:_compat_qwen3_vl_mixed_data", lambda *args, **kwargs: None)
-    wrap("swift.trainers.rlhf_trainer.grpo_trainer:GRPOTrainer._get_per_token_logps_and_entropies_single", forward)
+    wrap(
+        "swift.trainers.rlhf_trainer.grpo_trainer:GRPOTrainer._get_per_token_logps_and_entropies_single",
+        forward,
+    )

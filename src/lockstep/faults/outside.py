@@ -1,4 +1,6 @@
-"""Faults done to a process of the job by another one, which reads its ledger to know the moment. Nothing in the job is patched."""
+"""Faults done to a process of the job by another one, which reads its ledger to know the moment. Nothing in
+the job is patched.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ LOOK_S = 0.005
 
 
 class FromOutside(threading.Thread):
-    """Waits for worker `rank` to begin its `generation`-th generation (from 1), then calls `act(watch)` once."""
+    """Waits for worker `rank` to begin its `generation`-th generation (from 1), then calls `act(watch)`
+    once.
+    """
 
     def __init__(self, run_dir: Path, rank: int, generation: int, act: Callable[[FromOutside], None]) -> None:
         super().__init__(name="lockstep-fault", daemon=True)
@@ -54,10 +58,14 @@ class FromOutside(threading.Thread):
         return next(self._ledgers.glob(f"rollout-{role.replace(' ', '_')}-{self._rank}-*.jsonl"), None)
 
 
-def stop_worker(run_dir: Path, rank: int, generation: int, run_s: float, stop_s: float, times: int) -> FromOutside:
-    """From the worker's `generation`-th generation on: lets it run for `run_s`, stops it for `stop_s`, up to `times` times.
+def stop_worker(
+    run_dir: Path, rank: int, generation: int, run_s: float, stop_s: float, times: int
+) -> FromOutside:
+    """From the worker's `generation`-th generation on: lets it run for `run_s`, stops it for `stop_s`, up
+    to `times` times.
 
-    SIGSTOP and SIGCONT, as a debugger, a container's freezer or a machine without a free core does. Ends with the generation.
+    SIGSTOP and SIGCONT, as a debugger, a container's freezer or a machine without a free core does. Ends
+    with the generation.
     """
 
     def act(watch: FromOutside) -> None:

@@ -1,6 +1,8 @@
-"""A rollout worker gets a request that it cannot turn into an engine's input: the worker raises before it adds any request.
+"""A rollout worker gets a request that it cannot turn into an engine's input: the worker raises before it
+adds any request.
 
-ms-swift 3.10.3 logs that and answers nothing (`llm_worker` in `swift/llm/infer/rollout.py`); the other workers go on.
+ms-swift 3.10.3 logs that and answers nothing (`llm_worker` in `swift/llm/infer/rollout.py`); the other
+workers go on.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from lockstep.probe.rollout import ENGINE, WORKER_RANK
 
 
 def broken_image(rank: int, generation: int) -> None:
-    """DP rank `rank`'s worker finds the first image of its `generation`-th generation (from 1) cut off half-way."""
+    """DP rank `rank`'s worker finds the first image of its `generation`-th generation (from 1) cut off
+    half-way.
+    """
 
     def damage(request: Any) -> None:
         images = _get(request, "images")

@@ -1,6 +1,7 @@
 """A weight sync that reaches all rollout workers but one.
 
-ms-swift's server sends the sync to its workers without waiting for an answer; a worker that fails logs it and goes on.
+ms-swift's server sends the sync to its workers without waiting for an answer; a worker that fails logs it
+and goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from lockstep.probe.rollout import WORKER_RANK
 
 
 def lost(rank: int, sync: int) -> None:
-    """DP rank `rank`'s worker fails in its `sync`-th weight sync (from 1), before its engine core hears of it."""
+    """DP rank `rank`'s worker fails in its `sync`-th weight sync (from 1), before its engine core hears of
+    it.
+    """
     begun = 0
 
     def collective_rpc(original: Any, self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:

@@ -75,7 +75,8 @@ class Fold:
             self._problem(f"the probe failed: {line.what}")
             self._seen(line.t)
         elif isinstance(line, EndLine):
-            ledger.ended = line.t
+            ledger.ended, ledger.ended_by = line.t, line.by
+            self._marks(line, len(ledger.boundaries))
             self._seen(line.t)
 
     def _lost(self, line: LostLine) -> None:
@@ -125,12 +126,15 @@ class Fold:
         ledger.boundaries.append(Boundary(line.b, line.n, line.step, line.t))
         if self._gap:
             ledger.gaps.add(index)
-        for g, (count, digest, ops) in line.c.items():
-            self._mark(line, Mark(index, count, digest, compact(line, g), ops), g)
+        self._marks(line, index)
         self._gap = False
         self._progressed(line.t)
 
-    def _mark(self, line: BoundaryLine, mark: Mark, g: int) -> None:
+    def _marks(self, line: BoundaryLine | EndLine, index: int) -> None:
+        for g, (count, digest, ops) in line.c.items():
+            self._mark(line, Mark(index, count, digest, compact(line, g), ops), g)
+
+    def _mark(self, line: BoundaryLine | EndLine, mark: Mark, g: int) -> None:
         if not self._declared(g):
             return
         ledger = self.ledger

@@ -93,6 +93,9 @@ class ErrorLine(Line, frozen=True, tag="error"):
 
 class EndLine(Line, frozen=True, tag="end"):
     t: Seconds
+    by: str | None = None
+    c: dict[Count, tuple[Count, str, dict[str, Count]]] = {}
+    s: dict[Count, list[tuple[Count, Index]]] = {}
 
 
 _KINDS: dict[str, type[Line]] = {

@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
-from .lines import BoundaryLine, ProcessLine, Pulse, Waiting
+from .lines import BoundaryLine, EndLine, ProcessLine, Pulse, Waiting
 
 CPU_SHARE = 0.2  # of a core: a main thread that uses more between two pulses runs
 _BUSY_KEPT = 8
@@ -66,6 +66,8 @@ class Boundary:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Where a group's count stood at a boundary (`index` in Ledger.boundaries), when it had moved.
+
+    What was issued between the last boundary and the end of the process has the index after the last one.
 
     `digest` is None once records were lost. `stream` is flat, `op id, repeats, op id, repeats ...`, of what
     was issued since the last boundary; it ends at `count`. None where it was left out.
@@ -148,6 +150,7 @@ class Ledger:
     movement: Movement = field(default_factory=Movement)
     last_t: float = -math.inf
     ended: float | None = None
+    ended_by: str | None = None  # the signal that ended it
     lost: set[int] = field(default_factory=set)
     unknown: Counter[str] = field(default_factory=Counter)  # kinds, and keys as kind.key, that were skipped
     lines: int = 0
@@ -192,6 +195,6 @@ class Ledger:
         return pulse.w
 
 
-def compact(line: BoundaryLine, g: int) -> array[int] | None:
+def compact(line: BoundaryLine | EndLine, g: int) -> array[int] | None:
     pairs = line.s.get(g)
     return None if pairs is None else array("q", [number for pair in pairs for number in pair])

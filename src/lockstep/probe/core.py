@@ -55,6 +55,7 @@ class Probe:
         self._pulse: dict[str, Any] = {}
         self._pulse_t = self._change_t = 0.0
         self._ring = int(os.environ.get("TORCH_FR_BUFFER_SIZE") or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or 2000)
+        self._by = ""
         self._wake = threading.Event()
         self._stop = self._failed = self._dumped = False
         self._thread = threading.Thread(target=self._run, name="lockstep-probe", daemon=True)
@@ -83,12 +84,13 @@ class Probe:
         self._counters.append(Counted(group))
         return self._counters[-1]
 
-    def close(self) -> None:
-        """Writes what is left and ends the ledger."""
+    def close(self, by: str = "") -> None:
+        """Writes what is left and ends the ledger; `by` is the name of the signal that ends the process, if one does."""
         if not self._stop:
+            self._by = by
             self._stop = True
             self._wake.set()
-            self._thread.join(timeout=5)
+        self._thread.join(timeout=5)
 
     # The probe's own thread
 
@@ -98,12 +100,13 @@ class Probe:
                 self._wake.wait(POLL_S)
                 self._wake.clear()
                 self._turn()
-            self._turn(last=True)
-            self._write({"k": "end"})
+            c, s = self._table.since_last(self._turn(last=True))
+            self._write({"k": "end", **({"by": self._by} if self._by else {}), "c": c, "s": s})
         except Exception as error:
             self._fail(error)
 
-    def _turn(self, last: bool = False) -> None:
+    def _turn(self, last: bool = False) -> Counts:
+        """Writes what is due; returns the counts as they were at its begin."""
         counts = self._counts()
         if self._marks or last or self._table.unread(counts) > self._ring // 3:
             marks = [self._marks.popleft() for _ in range(len(self._marks))]
@@ -118,6 +121,7 @@ class Probe:
         if not self._dumped and (self._directory / "evidence" / "wanted").exists():
             self._dumped = True
             self._dump()
+        return counts
 
     def _read(self) -> None:
         entries, lost = self._recorder.drain()
@@ -136,7 +140,7 @@ class Probe:
             self._change_t = now
         elif now - self._pulse_t < KEEPALIVE_S and not last:
             return
-        if still and self._table.waiting(counts) is not None:
+        if (still or self._by) and self._table.waiting(counts) is not None:
             self._read()
             waiting = self._table.waiting(counts) or {}
             if "at" not in waiting and (line := issuing_line()):

@@ -64,9 +64,10 @@ class GroupNames:
             if coordinator is None:
                 continue
             kind = coordinator.unique_name.partition(":")[0]
-            if coordinator.device_group is pg:
+            # It registers itself before it makes its groups, in another thread than this one.
+            if getattr(coordinator, "device_group", None) is pg:
                 return kind, coordinator.unique_name
-            if coordinator.cpu_group is pg:
+            if getattr(coordinator, "cpu_group", None) is pg:
                 return f"{kind}.cpu", coordinator.unique_name
         if pg is c10d._world.default_pg:
             return ("default" if state is not None and self._side == "rollout" else "world"), ""

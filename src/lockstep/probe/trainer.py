@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from lockstep.probe.attach import attach
 from lockstep.probe.core import Probe
 from lockstep.probe.hooks import wrap
+from lockstep.probe.last_words import before_signals
 from lockstep.probe.weight_sync import count_weight_sync
 
 MIXIN = "swift.trainers.rlhf_trainer.rollout_mixin:RolloutTrainerMixin"
@@ -70,6 +71,7 @@ def watch_trainer() -> None:
         return
     from swift.plugin.callback import extra_callbacks
 
+    before_signals(probe.close)
     extra_callbacks.append(Boundaries(probe))
 
     def generate(original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,8 @@ def show_result(console: Console, result: Result) -> None:
     if result.outcome is not None:
         verdict = result.outcome.verdict
         console.print(f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False)
+        if verdict.cause:
+            console.print(f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}", highlight=False)
         for consequence in verdict.consequences:
             console.print(f"  {escape(consequence)}", style="dim", highlight=False)
     if result.wrong:

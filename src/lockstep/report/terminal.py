@@ -32,6 +32,8 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
         console.print(
             f"  last boundary at which all ranks of the group agreed: {escape(str(verdict.agreed))}"
         )
+    if verdict.cause:
+        console.print(f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}")
     for text in verdict.consequences:
         console.print(f"  follows: {escape(text)}")
     if verdict.kind in (Kind.STUCK, Kind.STALLED):

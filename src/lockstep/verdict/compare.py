@@ -53,6 +53,8 @@ def difference(group: JobGroup, *, every: bool = True) -> Difference | None:
     streams: a job that is looked at again and again costs no more as it gets longer.
     """
     found = [d for cohort in group.cohorts if (d := _at_boundaries(group, cohort, every))]
+    if not found and every:
+        found = [d for cohort in group.cohorts if (d := _in_streams(group, cohort))]
     return min(found, key=lambda d: d.t) if found else _across(group)
 
 
@@ -150,6 +152,19 @@ def _issued(group: JobGroup, counts: dict[int, int], seq: int | None) -> dict[in
     return {r: operation_at(group.members[r], seq) if count >= seq else None for r, count in counts.items()}
 
 
+def _in_streams(group: JobGroup, cohort: Sequence[Member]) -> Difference | None:
+    """What all of these have issued must be the same, also after the last boundary that they share."""
+    seqs = [seq for member in cohort[1:] if (seq := part(cohort[0], member).seq) is not None]
+    if not seqs:
+        return None
+    counts = {member.rank: member.issued for member in cohort}
+    seq = min(seqs)
+    known = {member.rank: member.recorded for member in cohort}
+    issued = _issued(group, known, seq)
+    t = min(member.ledger.last_t for member in cohort)
+    return Difference(group, t, counts, seq, issued, None, last_shared(group), _below(counts, seq))
+
+
 def _across(group: JobGroup) -> Difference | None:
     """Members of different roles pass different boundaries: what both have issued must be the same all the
     same.
@@ -159,16 +174,18 @@ def _across(group: JobGroup) -> Difference | None:
         seq = part(leads[0], other).seq
         if seq is not None:
             counts = {rank: m.issued for rank, m in group.members.items()}
-            t = min(b.t for m in (leads[0], other) for b in _after(m, seq))
+            t = min((b.t for m in (leads[0], other) for b in _after(m, seq)), default=leads[0].ledger.last_t)
             issued = _issued(group, counts, seq)
-            return Difference(group, t, counts, seq, issued, _after(leads[0], seq)[0], None)
+            boundary = next(iter(_after(leads[0], seq)), None)
+            return Difference(group, t, counts, seq, issued, boundary, None)
     return None
 
 
 def _after(member: Member, seq: int) -> list[Boundary]:
-    """The boundary by which a rank had issued number `seq`."""
+    """The boundary by which a rank had issued number `seq`, if it has passed one since."""
     ledger = member.ledger
-    return [ledger.boundaries[m.index] for m in ledger.marks.get(member.g, []) if m.count >= seq][:1]
+    marks = [m for m in ledger.marks.get(member.g, []) if m.count >= seq and m.index < len(ledger.boundaries)]
+    return [ledger.boundaries[m.index] for m in marks[:1]]
 
 
 def last_counts(group: JobGroup, settle_s: float) -> Difference | Problem | None:

@@ -21,6 +21,12 @@ class Member:
         return self.ledger.issued.get(self.g, 0)
 
     @property
+    def recorded(self) -> int:
+        """Up to which number it is known what was issued."""
+        marks = self.ledger.marks.get(self.g)
+        return marks[-1].count if marks else 0
+
+    @property
     def completed(self) -> int:
         return self.ledger.completed.get(self.g, 0)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lockstep.ledger import Ledger, Problem
 
+from .cause import explain
 from .compare import Difference, difference, last_counts
 from .groups import gather, order
 from .hang import Cause, Hang, find
@@ -30,7 +32,10 @@ def judge(
     Without it the files are all there will ever be: the latest time in them counts as now, and a hang stays
     one even if the processes stirred when they were stopped.
     """
-    return _Case(ledgers, settle_s, sleep_limit_s, now).verdict()
+    case = _Case(ledgers, settle_s, sleep_limit_s, now)
+    verdict = case.verdict()
+    cause, evidence = explain(verdict, case.ledgers, case.now)
+    return replace(verdict, cause=cause, evidence=evidence)
 
 
 class _Case:
@@ -45,7 +50,9 @@ class _Case:
         self.groups, self.problems = gather(self.ledgers)
         self.trainers = [x for x in self.ledgers if x.process and x.process.side == "trainer"]
         self.finished = bool(self.trainers) and all("train end" in x.passed for x in self.trainers)
-        self.broken_off = any(x.ended is not None and "train end" not in x.passed for x in self.trainers)
+        self.broken_off = any(
+            x.ended is not None and not _terminated(x) and "train end" not in x.passed for x in self.trainers
+        )
         for ledger in sorted(ledgers, key=lambda x: x.path):
             self.problems += [p for p in ledger.problems if not (p.torn and self._may_be_torn(ledger))]
         self.window = still(self.ledgers, self.now)
@@ -211,11 +218,11 @@ class _Case:
             return self._broken_off()
         if self.problems or not self.trainers:
             return self._incomplete("" if self.problems else "no ledger of a trainer rank")
-        if self.window.length >= self.settle_s:
+        if min(self.window.end, max(x.last_t for x in self.trainers)) - self.window.start >= self.settle_s:
             return self._stalled()
         if self.live:
             return self._incomplete("the job is running")
-        return self._incomplete("the ledgers stop before `train end`")
+        return self._cut_off()
 
     def _broken_off(self) -> Verdict:
         """A trainer ended early. Ranks that had waited for the settling time by then had been stuck."""
@@ -223,8 +230,25 @@ class _Case:
         cause = find(self.groups, self.ledgers, self.now)
         if cause.root and id(cause.root.group) in ends:
             return self._diverged([ends[id(cause.root.group)]])
-        label = next(x.label for x in self.trainers if x.ended is not None and "train end" not in x.passed)
-        return self._incomplete(f"{label} ended before `train end`")
+        return self._cut_off()
+
+    def _cut_off(self) -> Verdict:
+        """Training did not end: says which process was gone first, and how. SIGTERM ends those that were told
+        to end.
+        """
+        gone = [
+            x for x in self.ledgers if "train end" not in x.passed and (x.ended or silent_for(x, self.now))
+        ]
+        gone.sort(key=lambda x: (_terminated(x), x.last_t))
+        if not gone:
+            return self._incomplete("the ledgers stop before `train end`")
+        first = gone[0]
+        if first.ended is None:
+            how = "broke off without an end, killed or stopped"
+        else:
+            how = f"ended, by {first.ended_by}," if first.ended_by else "ended"
+        lost = "" if _terminated(first) else first.label
+        return replace(self._incomplete(f"{first.label} {how} before `train end`"), lost=lost)
 
     def _lasted(self, end: Difference) -> bool:
         members = end.group.members
@@ -254,6 +278,10 @@ class _Case:
         if not self.ledgers and not texts:
             texts.append("there is no ledger")
         return self._base(Kind.INCOMPLETE, f"no claim: {'; '.join(texts)}")
+
+
+def _terminated(ledger: Ledger) -> bool:
+    return ledger.ended_by == "SIGTERM"
 
 
 def _from(difference: Difference) -> str:

@@ -91,3 +91,6 @@ class Verdict:
     consequences: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     running: bool = False
+    lost: str = ""  # the process that was gone first, if that is why the job did not end
+    cause: str = ""  # as docs/causes.md names it; empty where there is nothing to explain
+    evidence: tuple[str, ...] = ()

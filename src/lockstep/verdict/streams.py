@@ -39,7 +39,7 @@ def part(a: Member, b: Member, limits: tuple[int, int] | None = None) -> Parting
     Without limits only what both have issued by their last boundaries is compared.
     """
     start = agreed_count(a, b)
-    end_a, end_b = limits or (_last(a), _last(b))
+    end_a, end_b = limits or (a.recorded, b.recorded)
     both = min(end_a, end_b)
     runs_a, runs_b = _runs(a, start, both), _runs(b, start, both)
     run_a, run_b = next(runs_a, None), next(runs_b, None)
@@ -61,11 +61,6 @@ def operation_at(member: Member, seq: int) -> Operation | None:
 
 def _marks(member: Member) -> list[Mark]:
     return member.ledger.marks.get(member.g, [])
-
-
-def _last(member: Member) -> int:
-    marks = _marks(member)
-    return marks[-1].count if marks else 0
 
 
 def _runs(member: Member, after: int, upto: int) -> Iterator[_Run]:

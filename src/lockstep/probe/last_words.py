@@ -1,0 +1,78 @@
+"""Has a process write its ledger to the end when a signal ends it.
+
+Gloo aborts a rank that gets another size than it waits for (`gloo::EnforceNotMet` in
+`gloo/transport/tcp/pair.cc`, SIGABRT), and torchrun sends SIGTERM to the other ranks in the same second.
+Without this both would take with them what they had issued since the last boundary, which is the proof of
+who left the order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+_kept: list[Any] = []
+"""What C code calls must not be collected."""
+
+
+def before_signals(close: Callable[[str], None]) -> None:
+    """Calls `close` with the signal's name before SIGABRT or SIGTERM ends this process. Call it from the
+    main thread.
+
+    Leaves a signal alone that the process handles already, and one that it handles itself later on.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal.restype = ctypes.c_void_p
+    _before_abort(libc, close)
+    _before_termination(libc, close)
+
+
+def _before_abort(libc: Any, close: Callable[[str], None]) -> None:
+    # `abort` raises the signal in the thread that calls it and ends the process when the handler has
+    # returned. Python's own handlers would run too late: not before the main thread gets back to its
+    # interpreter.
+    if signal.getsignal(signal.SIGABRT) is signal.SIG_DFL:
+        handler = _HANDLER(lambda number: close("SIGABRT"))
+        _kept.append(handler)
+        libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+
+
+def _before_termination(libc: Any, close: Callable[[str], None]) -> None:
+    # The signal may interrupt the main thread anywhere, also inside a collective, where no handler of
+    # Python's runs. So Python's C handler only writes a byte into a pipe, and a thread that waits there
+    # does the rest.
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    if (other := signal.set_wakeup_fd(writer, warn_on_full_buffer=False)) != -1:
+        signal.set_wakeup_fd(other)
+        os.close(reader)
+        os.close(writer)
+        return
+
+    def placeholder(number: int, frame: FrameType | None) -> None:
+        """Makes Python's C handler take the signal."""
+
+    def wait() -> None:
+        while number := os.read(reader, 1):
+            if number[0] == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is placeholder:
+                close("SIGTERM")
+                libc.signal(signal.SIGTERM, None)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def forget() -> None:
+        if signal.getsignal(signal.SIGTERM) is placeholder:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+
+    signal.signal(signal.SIGTERM, placeholder)
+    os.register_at_fork(after_in_child=forget)
+    threading.Thread(target=wait, name="lockstep-last-words", daemon=True).start()

@@ -1,0 +1,117 @@
+"""A verdict and its ledgers to a named cause, where they prove one. The names are those of docs/causes.md,
+and `request-failed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.ledger import Ledger
+
+from .model import Kind, RankView, Verdict
+from .stillness import silent_for
+
+UNKNOWN = "unknown"
+
+_WAVE_GROUPS = ("rollout.dp", "rollout.dp.cpu", "rollout.unfinished")
+_IDLE_ENGINE = "_process_input_queue"
+_GENERATING = "grpo_vllm_engine.py"
+_VISION = ("vision", "visual", "image")
+_GATHERS = ("all_gather", "reduce_scatter")
+
+
+def explain(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[str, tuple[str, ...]]:
+    """Name of the cause and what speaks for it, a sentence each; no name for a job in step or one that runs
+    on.
+    """
+    if verdict.kind is Kind.IN_STEP or (verdict.kind is Kind.INCOMPLETE and (verdict.running or not ledgers)):
+        return "", ()
+    if gone := _gone(verdict, ledgers, now):
+        return "rank-died", gone
+    group = verdict.group.name.partition("#")[0] if verdict.group else ""
+    if group == "weight-sync":
+        return "weight-sync-interrupted", _absent(verdict, "never took part in the weight sync")
+    if group in _WAVE_GROUPS and verdict.kind is Kind.STUCK:
+        return _wave(verdict, ledgers)
+    if verdict.side == "trainer" and verdict.kind in (Kind.DIVERGED, Kind.STUCK):
+        return _trainer(verdict, ledgers)
+    if verdict.kind is Kind.STALLED and any(
+        view.park == "sleep" for view in verdict.ranks if view.state == "absent"
+    ):
+        return "slow-storage-or-rank", _absent(verdict, "sleeps")
+    return UNKNOWN, ()
+
+
+def _gone(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[str, ...]:
+    """The process that the verdict's ranks wait for, or that an unfinished job lost first, if it is not
+    there any more.
+    """
+    if verdict.kind is Kind.INCOMPLETE:
+        return (f"{verdict.lost} was gone first",) if verdict.lost else ()
+    if verdict.kind is Kind.STUCK:
+        waited_for = [v for v in verdict.ranks if v.state == "absent" and (v.ended or v.silent_s is not None)]
+        return tuple(f"{v.process} {'has ended' if v.ended else 'is silent'}" for v in waited_for)
+    if verdict.kind is Kind.STALLED:
+        return tuple(f"{x.label} is silent" for x in ledgers if silent_for(x, now) is not None)
+    return ()
+
+
+def _absent(verdict: Verdict, what: str) -> tuple[str, ...]:
+    return tuple(f"{view.process} {what}" for view in verdict.ranks if view.state == "absent")
+
+
+def _wave(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:
+    """An engine waits for one that sits idle. Whose worker answered is done; whose worker failed has not
+    begun.
+    """
+    idle = [v for v in verdict.ranks if v.state == "absent" and _IDLE_ENGINE in (v.where or "")]
+    workers = {
+        x.process.rank: x
+        for x in ledgers
+        if x.process and (x.process.side, x.process.role) == ("rollout", "worker")
+    }
+    if not idle or any(view.rank not in workers for view in idle):
+        return UNKNOWN, ()
+    failed = [view for view in idle if _left_open(workers[view.rank])]
+    if failed:
+        return "request-failed", tuple(
+            f"{workers[v.rank].label} left its generation {workers[v.rank].passed['generate begin']} without an answer, "
+            f"and its engine core got no work"
+            for v in failed
+        )
+    waves = {v.rank: workers[v.rank].passed.get("generate end", 0) for v in idle}
+    return "offline-wave-race", tuple(
+        f"{workers[rank].label} has answered generation {n} and its engine core is idle: the wave has ended without its peers"
+        for rank, n in waves.items()
+    )
+
+
+def _left_open(worker: Ledger) -> bool:
+    """Whether the worker is out of a generation that it never ended."""
+    generating = worker.pulse is not None and any(_GENERATING in frame for frame in worker.pulse.at)
+    return worker.passed.get("generate begin", 0) > worker.passed.get("generate end", 0) and not generating
+
+
+def _trainer(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:
+    issued = [f"{view.process} issued {view.operation}" for view in verdict.ranks if view.operation]
+    seeing = [view for view in verdict.ranks if _sees(view, ledgers)]
+    gathers = any((view.operation or "").startswith(_GATHERS) for view in verdict.ranks)
+    if seeing and len(seeing) < len(verdict.ranks) and gathers:
+        inside = [
+            f"{view.process} gathers parameters inside the vision tower, others do not" for view in seeing
+        ]
+        return "mixed-batch", (*issued, *inside)
+    return "rank-dependent-control-flow", tuple(issued) or _absent(verdict, "issued fewer collectives")
+
+
+def _sees(view: RankView, ledgers: Sequence[Ledger]) -> bool:
+    """Whether the rank's main thread is inside the model's vision tower."""
+    return any(
+        x.label == view.process and x.pulse is not None and any(_vision(frame) for frame in x.pulse.at)
+        for x in ledgers
+    )
+
+
+def _vision(frame: str) -> bool:
+    path, _, function = frame.partition(" ")
+    return "modeling_" in path and any(word in function.lower() for word in _VISION)

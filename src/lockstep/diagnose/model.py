@@ -23,12 +23,12 @@ CauseId = Literal[
 
 CAUSES: dict[CauseId, str] = {
     "offline-wave-race": (
-        "a rollout wave ended while one data-parallel rank's worker was still adding requests; its next request "
-        "began a wave that the other engines know nothing of"
+        "a rollout wave ended while one data-parallel rank's worker was still adding requests; its next "
+        "request began a wave that the other engines know nothing of"
     ),
     "online-dense-dp-out-of-step": (
-        "data-parallel engines of a dense model behind one server got out of step: one runs steps that the others "
-        "do not"
+        "data-parallel engines of a dense model behind one server got out of step: one runs steps that the "
+        "others do not"
     ),
     "mixed-batch": "the ranks' batches differ in kind (one has no image), so do their collectives in size",
     "rank-dependent-control-flow": "ranks took different paths and issued different collectives",

@@ -74,7 +74,7 @@ class _Scanner:
 
     def run(self, stream: BinaryIO) -> Scan:
         rest = b""
-        while chunk := stream.read(_CHUNK):
+        while chunk := _read(stream):
             self._result.bytes += len(chunk)
             buffer = rest + chunk if rest else chunk
             cut = _cut(buffer)
@@ -107,7 +107,7 @@ class _Scanner:
                 self._failed = True
                 self._around_first_failure(buffer, cut, start, lines)
         self._result.lines += buffer.count(b"\n", 0, cut)
-        self._last = buffer[max(0, cut - _WINDOW) : cut]
+        self._last = (self._last + buffer[max(0, cut - _WINDOW) : cut])[-_WINDOW:]
 
     def _line_starts(self, buffer: bytes, cut: int) -> list[int]:
         """Where to read from: the line's start, or the last carriage return before the hit (progress bars
@@ -248,6 +248,16 @@ class _Scanner:
         for mark in kept:
             self._kept[mark.kind] = min(self._kept[mark.kind], _CONTEXT_PER_KIND - 1)
             self._keep(mark)
+
+
+def _read(stream: BinaryIO) -> bytes:
+    """The next chunk, full unless the stream ends: pipes and decompressors may give less."""
+    parts: list[bytes] = []
+    missing = _CHUNK
+    while missing and (part := stream.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
 
 
 def _end(buffer: bytes, start: int) -> int:

@@ -93,14 +93,14 @@ def open_questions(name: CauseId | None, case: Case, causes: Sequence[Cause]) ->
         best, second = case.readings[:2]
         if second.score >= best.score - 1:
             found.append(
-                f"whose group it was: {len(case.readings)} readings fit. The vLLM version and the parallel sizes "
-                "settle it (the launch script, or the engine's first lines)"
+                f"whose group it was: {len(case.readings)} readings fit. The vLLM version and the parallel "
+                "sizes settle it (the launch script, or the engine's first lines)"
             )
     silent = _silent(case)
     if silent:
         found.append(
-            f"what rank {arithmetic.ranges(silent)} did: the input has no line of it. Its log tells, or, next "
-            "time, a stack by py-spy"
+            f"what rank {arithmetic.ranges(silent)} did: the input has no line of it. Its log tells, or, "
+            "next time, a stack by py-spy"
         )
     if name == "offline-wave-race":
         found.append("that the engine is synchronous: the launch script tells (lockstep audit SCRIPT)")

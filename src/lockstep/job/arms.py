@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.job.home import STAMP
+from lockstep.job.processes import StartError
 from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import JobError, Limits, Outcome, Progress, run_job
 from lockstep.verdict import Kind
@@ -69,19 +71,32 @@ def boundaries(steps: int, eval_steps: int, save_steps: int) -> dict[str, int]:
 def run_arms(
     arms: Sequence[Arm], folder: Path, limits: Limits, progress: Callable[[Arm], Progress], done: Callable[[Result], None]
 ) -> list[Result]:
-    """Runs them one after another, each in a new folder below `folder`, and writes `folder/summary.json` after each."""
+    """Runs them one after another, each in a new folder below `folder`, and writes `folder/summary.json` after each.
+
+    An arm that cannot be run to a verdict is a result too. OSError and StartError, which every further arm would meet as well,
+    are raised when the arm has been written down.
+    """
     results: list[Result] = []
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+    write_summary(results, folder / "summary.json")  # of an earlier run nothing may be left to be taken for this one's
+    home = folder / time.strftime(STAMP)
     for arm in arms:
-        home = folder / stamp / arm.spec.name.replace(" ", "_")
+        place = home / arm.spec.name.replace(" ", "_")
+        fatal: Exception | None = None
         try:
-            outcome = run_job(arm.spec, home, limits, progress(arm))
-            result = Result(arm, outcome, check(arm, outcome), home)
+            outcome = run_job(arm.spec, place, limits, progress(arm))
+            result = Result(arm, outcome, check(arm, outcome), place)
         except JobError as error:
-            result = Result(arm, None, str(error), home)
+            result = Result(arm, None, str(error), place)
+        except (StartError, OSError) as error:
+            result, fatal = Result(arm, None, str(error), place), error
         results.append(result)
-        write_summary(results, folder / "summary.json")
+        try:
+            write_summary(results, folder / "summary.json")
+        except OSError as error:
+            fatal = fatal or error
         done(result)
+        if fatal is not None:
+            raise fatal
     return results
 
 

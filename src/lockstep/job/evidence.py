@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,16 +18,24 @@ STACK_S = 10.0
 FLIGHT_S = 4.0
 """Longest wait for the probes to write their recorders' entries."""
 
-_ERROR = re.compile(r"^\s*(?:\S+ )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*)$")
+_ERROR = re.compile(
+    r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [\d-]+ [\d:]+ \[\S+\] )?(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$"
+)
+"""A traceback's last line, with what vLLM and torch put before it."""
+_TORCHRUN = re.compile(r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)")
+"""What torchrun logs when a rank fails (torch 2.8.0, `torch/distributed/elastic/multiprocessing/api.py`)."""
+_ECHO = ("ChildFailedError", "KeyboardInterrupt", "BrokenPipeError", "CancelledError")
+"""What is raised because something else failed, or was ended."""
 
 
 def collect(tree: ProcessTree, run_dir: Path) -> None:
     """Saves stacks (py-spy, if installed) and asks the probes for their flight recorders' entries, in `run_dir/evidence`.
 
-    Comes after the verdict and does not change it; what cannot be had is left out.
+    Comes after the verdict and does not change it; what cannot be had, or written, is left out.
     """
     folder = run_dir / "evidence"
-    (folder / "wanted").touch()
+    with contextlib.suppress(OSError):
+        (folder / "wanted").touch()
     py_spy = shutil.which("py-spy") or _beside_python("py-spy")
     if py_spy:
         with ThreadPoolExecutor(max_workers=4) as pool:
@@ -37,8 +47,6 @@ def collect(tree: ProcessTree, run_dir: Path) -> None:
 
 
 def _beside_python(tool: str) -> str | None:
-    import sys
-
     path = Path(sys.executable).with_name(tool)
     return str(path) if path.exists() else None
 
@@ -56,19 +64,46 @@ def _stack(py_spy: str, process: ProcessInfo, folder: Path) -> None:
     except (OSError, subprocess.TimeoutExpired):
         return
     if done.stdout:
-        (folder / f"{process.command}-{process.pid}.stack.txt").write_text(done.stdout)
+        with contextlib.suppress(OSError):
+            (folder / f"{process.command}-{process.pid}.stack.txt").write_text(done.stdout)
+
+
+def own_log(logs: Path, label: str) -> Path:
+    """The log of the process with that label (`rollout engine core 1`), as the probe names it."""
+    side, _, rest = label.partition(" ")
+    role, _, rank = rest.rpartition(" ")
+    return logs / f"{side}-{role.replace(' ', '_')}-{rank}.log"
 
 
 def last_error(logs: Path, side: str) -> str:
-    """The last line of a side's logs that looks like an exception, with its file and line; or the last line of the log."""
-    last = ""
-    for log in sorted(logs.glob(f"{side}*.log"), key=lambda path: path.stat().st_mtime):
-        lines = log.read_text(errors="replace").splitlines()
-        for number, line in enumerate(lines, 1):
-            if match := _ERROR.match(line):
-                last = f"{match[1][:300]} ({log}:{number})"
-    if last:
-        return last
-    log = logs / f"{side}.log"
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return f"{lines[-1][:300] if lines else 'it wrote nothing'} ({log}:{len(lines)})"
+    """The exception that best explains why a side failed, with its file and line; the last line of its log if there is none.
+
+    Of several processes the one counts that torchrun saw fail first, or that fell silent first: the others fail because it did.
+    """
+    common = logs / f"{side}.log"
+    lines = _lines(common)
+    if failed := next((match for line in lines if (match := _TORCHRUN.search(line))), None):
+        log = logs / f"{side}-rank-{failed['rank']}.log"
+        how = f"rank {failed['rank']} (pid {failed['pid']}) ended with status {failed['status']}"
+        return f"{how}: {error_in(log) or f'its log is {log}'}"
+    own = sorted(logs.glob(f"{side}-*.log"), key=lambda path: path.stat().st_mtime)
+    for log in (*own, common):
+        if found := error_in(log):
+            return found
+    return f"{lines[-1][:300] if lines else 'it wrote nothing'} ({common}:{len(lines)})"
+
+
+def error_in(log: Path) -> str:
+    """The last exception in a log that is not an echo of another one's, with file and line; empty if there is none."""
+    for number, line in reversed(list(enumerate(_lines(log), 1))):
+        match = _ERROR.match(line)
+        if match and not any(echo in match[1].partition(":")[0] for echo in _ECHO):
+            return f"{match[1][:300]} ({log}:{number})"
+    return ""
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -12,6 +12,7 @@ from rich.console import Console
 from lockstep.fixtures.checkpoint import CheckpointError, ensure_checkpoint
 from lockstep.fixtures.shapes import DatasetError, check_dataset
 from lockstep.job.arms import Arm, Result, run_arms, stress_arms
+from lockstep.job.home import HomeInUse, home
 from lockstep.job.processes import StartError, terminate_as_exit
 from lockstep.job.spec import JobSpec, cpu_job
 from lockstep.job.supervise import Limits
@@ -21,6 +22,8 @@ from lockstep.stack import StackError, check_stack, complete_cpu_build
 
 DATASETS = Path("datasets/shapes")
 LEAST_FREE_GIB = 2.0
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it; after SIGTERM and SIGHUP it is 128 and the signal's number too."""
 
 
 class SetupError(RuntimeError):
@@ -28,7 +31,11 @@ class SetupError(RuntimeError):
 
 
 def run(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Result]:
-    """Runs the arms named in `only` (all if none) and returns how they ended. Raises SetupError before anything is started."""
+    """Runs the arms named in `only` (all if none) and returns how they ended.
+
+    Raises SetupError when they cannot be run here: before anything is started, or when the disk is full. Raises SystemExit when it
+    is interrupted.
+    """
     console = Console()
     job = prepare(device, steps=steps, out=out.resolve())
     arms = stress_arms(job)
@@ -48,10 +55,15 @@ def run(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Resu
     for name, instead in job.instead.items():
         console.print(f"not as in the incident on this device: {name}: {instead}", style="dim")
     try:
-        with terminate_as_exit():
+        with home(out.resolve()), terminate_as_exit():
             results = run_arms(arms, out.resolve(), Limits(), progress, done)
-    except (StartError, OSError) as error:
+    except (StartError, HomeInUse, OSError) as error:
         raise SetupError(_disk(error, out)) from error
+    except (KeyboardInterrupt, SystemExit) as stop:
+        for line in lines[-1:]:
+            line.close()
+        console.print(f"stopped: every process of the job has been ended; what was recorded is in {out}", highlight=False)
+        raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from stop
     show_summary(console, results, out / "summary.json")
     return results
 
@@ -85,6 +97,6 @@ def _check_space(folder: Path) -> None:
 
 
 def _disk(error: Exception, out: Path) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{error.filename or out}: the disk is full"
     return str(error)

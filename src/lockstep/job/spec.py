@@ -6,6 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lockstep import plugins
+
+SHAPES_REWARD = Path(plugins.__file__).with_name("shapes_reward.py")
+
 Arguments = dict[str, "str | int | float | bool | list[str]"]
 
 
@@ -38,8 +42,11 @@ class JobSpec:
     fault: dict[str, Any] | None = None
     remedy: str | None = None
     resume_from: Path | None = None
+    """A checkpoint that the trainer goes on from."""
+    reward: Path = SHAPES_REWARD
+    """File of the reward function, which registers itself as `shapes`."""
     instead: dict[str, str] = field(default_factory=dict)
-    """Arguments of the incident's script that this device cannot honour: name -> what is done instead."""
+    """Arguments and variables of the incident's script that this device cannot honour: name -> what is done instead."""
 
     def with_(self, **changes: Any) -> JobSpec:
         return replace(self, **changes)
@@ -97,6 +104,7 @@ CPU_SIZES: Arguments = {
 """Sizes for two cores: two prompts of eight completions a step; eval and save fall on different steps."""
 
 CPU_INSTEAD = {
+    "PYTORCH_CUDA_ALLOC_CONF": "not set (needs CUDA)",
     "attn_impl": "sdpa (flash_attn needs CUDA)",
     "padding_free": "off (needs flash_attn)",
     "report_to": "none (nothing leaves the machine)",

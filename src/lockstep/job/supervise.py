@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from lockstep.job import evidence
+from lockstep.job import evidence, scratch
+from lockstep.job.claims import Claims
 from lockstep.job.launch import HOST, Command, Ports, rollout_command, trainer_command
-from lockstep.job.ports import free_ports
+from lockstep.job.losses import Loss, Losses
+from lockstep.job.ports import free_ports, release_ports
 from lockstep.job.processes import Command as Running
-from lockstep.job.processes import ProcessTree
+from lockstep.job.processes import ProcessTree, WardenLostError
 from lockstep.job.spec import JobSpec
-from lockstep.ledger import LedgerTail
+from lockstep.ledger import LedgerError, LedgerTail
 from lockstep.verdict import Kind, Verdict, judge
 
 POLL_S = 0.5
-JUDGE_S = 1.0
+LOOK_S = 1.0
 LAST_PULSE_S = 2.5
 """After the trainer's end, until every process that still lives has written its counts once more (see docs/ledger.md)."""
+LOSS_S = 5.0
+"""From the loss of a process until the job is ended for it: it may end by itself, and say more."""
+LEAST_FREE = 8 << 20
+"""Bytes on the disk below which the job is ended: its logs and ledgers would be cut, and say nothing of the reason."""
+
+_SERVER_ERROR = "failed: 500"
+"""In what ms-swift 3.10.3's client raises when the rollout could not answer (`VLLMClient.infer`)."""
 
 
 class JobError(RuntimeError):
-    """The job could not be run to a verdict; the message names the process and its log."""
+    """The job could not be run to a verdict; the message names what failed, and its log or file."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Limits:
     settle_s: float = 5.0
     """Without any movement for this long, ranks that differ are stuck."""
     stall_s: float = 120.0
-    """Without any movement for this long, a job whose counts agree is given up."""
+    """Without any movement for this long, a job whose counts agree is given up; so is a trainer that does not exit after its end."""
     start_s: float = 600.0
     """The rollout must answer its health check within this time."""
     total_s: float = 3600.0
@@ -48,12 +58,12 @@ class Outcome:
 
     verdict: Verdict
     failure: str
-    """Why a command ended otherwise than it should; empty if both did as they should, or if the job was stopped."""
+    """What went wrong besides the verdict, with the process and its log; empty if nothing did."""
     seconds: float
     seconds_to_verdict: float
     """From the last movement in the job to the verdict `stuck` or `stalled`; otherwise from the trainer's end."""
     start_seconds: float
-    """From the start to the rollout's first healthy answer."""
+    """From the start to the rollout's first healthy answer; 0 if there was none."""
     peak_rss: int
     """Bytes, summed over the job's processes; shared pages count once per process."""
     leftovers: list[str] = field(default_factory=list)
@@ -66,53 +76,70 @@ Progress = Callable[[LedgerTail, float, bool], None]
 def run_job(spec: JobSpec, run_dir: Path, limits: Limits, progress: Progress) -> Outcome:
     """Runs `spec` in `run_dir`, which must be new, and returns when no process of it is left.
 
-    Raises JobError when the rollout does not come up or dies, OSError when `run_dir` cannot be written.
+    Whatever goes wrong in the job is in the outcome. Raises StartError when a command does not start at all, JobError when the
+    job can no longer be watched, OSError when `run_dir` cannot be written.
     """
     for room in ("ledgers", "logs", "evidence"):
         (run_dir / room).mkdir(parents=True)
-    ports = Ports(*free_ports(3, HOST))
-    with ProcessTree() as tree:
-        watch = _Watch(spec, run_dir, limits, ports, tree)
-        outcome = watch.run(progress)
+    ports = Ports(*free_ports(len(fields(Ports)), HOST))
+    try:
+        with scratch.scratch(run_dir) as folder, ProcessTree() as tree:
+            outcome = _Watch(spec, run_dir, folder, limits, ports, tree).run(progress)
+    except (LedgerError, WardenLostError) as error:
+        raise JobError(str(error)) from error
+    finally:
+        release_ports(asdict(ports).values())
     outcome.leftovers.extend(tree.leftovers())
     return outcome
 
 
 class _Watch:
-    def __init__(self, spec: JobSpec, run_dir: Path, limits: Limits, ports: Ports, tree: ProcessTree) -> None:
-        self._spec, self._dir, self._limits, self._ports, self._tree = spec, run_dir, limits, ports, tree
+    def __init__(
+        self, spec: JobSpec, run_dir: Path, folder: Path, limits: Limits, ports: Ports, tree: ProcessTree
+    ) -> None:
+        self._spec, self._dir, self._scratch, self._limits, self._ports, self._tree = spec, run_dir, folder, limits, ports, tree
         self._tail = LedgerTail(run_dir)
+        named = {"rollout's HTTP server": ports.http, "trainer's rendezvous": ports.rendezvous, "weight sync": ports.weight_sync}
+        self._claims = Claims(HOST, named)
+        self._losses = Losses()
+        self._lost: list[Loss] = []
         self._healthy_at: float | None = None
+        self._finished_at: float | None = None
         self._peak = 0
         self._begun = time.monotonic()
 
     def run(self, progress: Progress) -> Outcome:
         rollout = self._start("rollout", rollout_command(self._spec, self._ports, self._dir))
         trainer = self._start("trainer", trainer_command(self._spec, self._ports, self._dir))
-        judged = 0.0
+        looked = 0.0
         while True:
             time.sleep(POLL_S)
-            self._check_health()
             self._tail.refresh()
             progress(self._tail, self._age(), self._healthy_at is not None)
-            status = trainer.poll()
-            if status is not None:
-                return self._ended(status)
-            if rollout.poll() is not None:
-                return self._rollout_died(rollout)
-            if self._age() - judged >= JUDGE_S:
-                judged = self._age()
-                self._peak = max(self._peak, self._tree.rss())
-                verdict = self._judge(time.time())
-                if self._given_up(verdict):
-                    evidence.collect(self._tree, self._dir)
-                    return self._outcome(verdict, verdict.still_s or 0.0, "")
-            self._check_time()
+            if (status := trainer.poll()) is not None:
+                return self._trainer_ended(status)
+            if (status := rollout.poll()) is not None:
+                when = "before it was ready" if self._healthy_at is None else "while the trainer was running"
+                return self._failed(self._ended_text("rollout", f"server ended with status {status} {when}"))
+            if self._age() - looked < LOOK_S:
+                continue
+            looked = self._age()
+            self._check_health()
+            if failure := self._trouble():
+                return self._failed(failure)
+            verdict = self._judge(time.time())
+            if self._given_up(verdict):
+                self._collect()
+                return self._outcome(verdict, verdict.still_s or 0.0)
+            if failure := self._overdue(verdict):
+                self._collect()
+                return self._failed(failure)
 
     def _start(self, name: str, command: Command) -> Running:
         log = self._dir / "logs" / f"{name}.log"
         (self._dir / f"{name}.command.json").write_text(json.dumps({"argv": command.argv}, indent=1))
-        return self._tree.start(name, command.argv, env=command.env, log=log)
+        private = scratch.environment(self._scratch, keep_compiled=self._spec.device != "cpu")
+        return self._tree.start(name, command.argv, env=command.env | private, log=log)
 
     def _judge(self, now: float | None) -> Verdict:
         return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=now)
@@ -124,43 +151,89 @@ class _Watch:
             return (verdict.still_s or 0.0) >= self._limits.stall_s
         return verdict.kind is Kind.STUCK
 
-    def _ended(self, status: int) -> Outcome:
-        ended = time.monotonic()
-        time.sleep(LAST_PULSE_S)
-        self._tail.refresh()
-        verdict = self._judge(None)
-        failure = "" if status == 0 else f"the trainer ended with status {status}: {self._last_error('trainer')}"
-        return self._outcome(verdict, time.monotonic() - ended, failure)
-
-    def _rollout_died(self, rollout: Running) -> Outcome:
-        self._tail.refresh()
-        when = "before it was ready" if self._healthy_at is None else "while the trainer was running"
-        failure = f"the rollout server ended with status {rollout.poll()} {when}: {self._last_error('rollout')}"
-        return self._outcome(self._judge(None), 0.0, failure)
-
     def _check_health(self) -> None:
-        if self._healthy_at is not None:
+        """Asks only a server of the job's own, and no proxy."""
+        if self._healthy_at is not None or not self._claims.claimed("rollout's HTTP server"):
             return
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._ports.http}/health/", timeout=1):
+            with opener.open(f"http://{HOST}:{self._ports.http}/health/", timeout=1):
                 self._healthy_at = self._age()
         except (urllib.error.URLError, OSError):
             return
 
-    def _check_time(self) -> None:
-        log = self._dir / "logs" / "rollout.log"
-        if self._healthy_at is None and self._age() > self._limits.start_s:
-            evidence.collect(self._tree, self._dir)
-            raise JobError(f"the rollout server was not ready after {self._limits.start_s:.0f} s; its log is {log}")
-        if self._age() > self._limits.total_s:
-            evidence.collect(self._tree, self._dir)
-            raise JobError(f"the job was not finished after {self._limits.total_s:.0f} s; its logs are in {log.parent}")
+    # -- what goes wrong
 
-    def _outcome(self, verdict: Verdict, to_verdict: float, failure: str) -> Outcome:
+    def _trouble(self) -> str:
+        """What makes waiting on pointless; empty if nothing does."""
+        processes = self._tree.pids()
+        self._peak = max(self._peak, sum(process.rss for process in processes))
+        if taken := self._claims.stranger(lambda: [process.pid for process in self._tree.pids()]):
+            return taken
+        if full := self._full_disk():
+            return full
+        if self._finished_at is not None:
+            return ""
+        self._lost = self._losses.look(processes, self._tail.ledgers, self._age())
+        if any(self._age() - loss.t >= LOSS_S for loss in self._lost):
+            return "; ".join(map(self._loss_text, self._lost))
+        return ""
+
+    def _overdue(self, verdict: Verdict) -> str:
+        """What has taken too long; empty if nothing has."""
+        if self._tail.ledgers and not verdict.running and self._finished_at is None:
+            self._finished_at = self._age()
+        logs, limits = self._dir / "logs", self._limits
+        if self._healthy_at is None:
+            if self._age() < limits.start_s:
+                return ""
+            return f"the rollout server was not ready after {limits.start_s:.0f} s; its log is {logs / 'rollout.log'}"
+        if self._finished_at is not None and self._age() - self._finished_at >= limits.stall_s:
+            return f"the trainer did not exit within {limits.stall_s:.0f} s after training; its log is {logs / 'trainer.log'}"
+        if verdict.kind is Kind.INCOMPLETE and (verdict.still_s or 0.0) >= limits.stall_s:
+            return f"nothing has moved for {limits.stall_s:.0f} s; the job's logs are in {logs}"
+        if self._age() >= limits.total_s:
+            return f"the job was not finished after {limits.total_s:.0f} s; its logs are in {logs}"
+        return ""
+
+    def _full_disk(self) -> str:
+        free = shutil.disk_usage(self._dir).free
+        return "" if free >= LEAST_FREE else f"{self._dir}: the disk is full: {free >> 20} MiB are free"
+
+    def _trainer_ended(self, status: int) -> Outcome:
+        ended = time.monotonic()
+        time.sleep(LAST_PULSE_S)
+        if status == 0:
+            self._tail.refresh()
+            return self._outcome(self._judge(None), time.monotonic() - ended)
+        self._lost = self._losses.look(self._tree.pids(), self._tail.ledgers, self._age())
+        trainer = self._ended_text("trainer", f"ended with status {status}")
+        texts = [self._full_disk(), *map(self._loss_text, self._lost), trainer]
+        if _SERVER_ERROR in trainer and not self._lost:
+            texts.append(f"in the rollout: {evidence.last_error(self._dir / 'logs', 'rollout')}")
+        return self._failed("; ".join(filter(None, texts)))
+
+    def _failed(self, failure: str) -> Outcome:
+        self._tail.refresh()
+        return self._outcome(self._judge(None), 0.0, failure)
+
+    def _ended_text(self, side: str, how: str) -> str:
+        return f"the {side} {how}: {evidence.last_error(self._dir / 'logs', side)}"
+
+    def _loss_text(self, loss: Loss) -> str:
+        logs = self._dir / "logs"
+        if not loss.label:
+            return f"a worker of the rollout (pid {loss.pid}) ended: {evidence.last_error(logs, 'rollout')}"
+        log = evidence.own_log(logs, loss.label)
+        if not loss.by_itself:
+            return f"the {loss.label} (pid {loss.pid}) was killed; its log is {log}"
+        return f"the {loss.label} (pid {loss.pid}) ended: {evidence.error_in(log) or f'its log is {log}'}"
+
+    def _collect(self) -> None:
+        evidence.collect(self._tree, self._dir)
+
+    def _outcome(self, verdict: Verdict, to_verdict: float, failure: str = "") -> Outcome:
         return Outcome(verdict, failure, self._age(), to_verdict, self._healthy_at or 0.0, self._peak)
 
     def _age(self) -> float:
         return time.monotonic() - self._begun
-
-    def _last_error(self, side: str) -> str:
-        return evidence.last_error(self._dir / "logs", side)

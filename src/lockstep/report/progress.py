@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TextIO
 
 from lockstep.ledger import Ledger, LedgerTail
 
-EVERY_S = 20.0
-"""How often a line is printed where it cannot be rewritten in place."""
+EVERY_S = 60.0
+"""Where a line cannot be rewritten in place, it is printed again after this time even if nothing was passed."""
+LEAST_S = 10.0
+"""And not sooner than after this time even if something was."""
 
 
 class ProgressLine:
@@ -20,14 +23,16 @@ class ProgressLine:
         self._live = self._out.isatty()
         self._last = ""
         self._last_t = -EVERY_S
+        self._width = shutil.get_terminal_size().columns - 1
 
     def __call__(self, tail: LedgerTail, age_s: float, healthy: bool) -> None:
         text = describe(tail.ledgers, healthy)
+        line = f"{self._name} {age_s:4.0f} s  {text}"
         if self._live:
-            self._out.write(f"\r\x1b[K{self._name} {age_s:4.0f} s  {text}")
-        elif age_s - self._last_t >= EVERY_S:
-            self._last_t = age_s
-            self._out.write(f"{self._name} {age_s:4.0f} s  {text}\n")
+            self._out.write(f"\r\x1b[K{line[: self._width]}")  # one that wraps could not be rewritten
+        elif age_s - self._last_t >= (LEAST_S if text != self._last else EVERY_S):
+            self._last, self._last_t = text, age_s
+            self._out.write(f"{line}\n")
         self._out.flush()
 
     def close(self) -> None:

@@ -1,0 +1,50 @@
+"""Where the job's packages put what nobody asked for: temporary files, caches, settings. Gone when the job is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+LONGEST = 107 - max(len("/00000000-0000-0000-0000-000000000000"), len("/pymp-12345678/listener-12345678"))
+"""Bytes of a folder's path in which the packages' unix sockets still have room (`sockaddr_un.sun_path` has 108 with its end):
+vLLM's are named by a UUID (37), Python's `multiprocessing` puts them one folder deeper (32)."""
+
+
+@contextlib.contextmanager
+def scratch(run_dir: Path) -> Iterator[Path]:
+    """A new folder `run_dir/tmp`, or one in the system's temporary folder where that path is too long for sockets."""
+    folder = run_dir / "tmp"
+    if len(os.fsencode(folder)) <= LONGEST:
+        folder.mkdir()
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="lockstep-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment(folder: Path, *, keep_compiled: bool) -> dict[str, str]:
+    """Variables that lead the packages into `folder`. With `keep_compiled`, what was compiled (kernels: minutes) stays in the
+    caller's caches."""
+    env = {
+        "TMPDIR": folder,
+        "VLLM_RPC_BASE_PATH": folder,
+        "HF_HOME": folder / "huggingface",
+        "HF_DATASETS_CACHE": folder / "huggingface" / "datasets",
+        "MODELSCOPE_CACHE": folder / "modelscope",
+        "MODELSCOPE_CREDENTIALS_PATH": folder / "modelscope" / "credentials",
+        "XDG_CONFIG_HOME": folder / "config",
+    }
+    if not keep_compiled:
+        env |= {
+            "XDG_CACHE_HOME": folder / "cache",
+            "TORCH_EXTENSIONS_DIR": folder / "cache" / "torch_extensions",
+            "TRITON_CACHE_DIR": folder / "cache" / "triton",
+            "VLLM_CACHE_ROOT": folder / "cache" / "vllm",
+        }
+    return {name: str(value) for name, value in env.items()}

@@ -1,0 +1,192 @@
+"""`lockstep run` before and around the job: what it refuses, and the folder that it keeps."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.fixtures.shapes import write_shapes
+from lockstep.job import session
+from lockstep.job.home import KEPT, HomeInUse, home
+from lockstep.job.processes import StartError
+from lockstep.job.session import SetupError
+from lockstep.stack import StackError
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with the data set to stand in, where the stack and the model are taken to be in place."""
+    write_shapes(tmp_path / "datasets" / "shapes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "check_stack", lambda device: {})
+    monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
+    monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
+    monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
+    return tmp_path
+
+
+def run(folder: Path, *only: str) -> list[object]:
+    return list(session.run("cpu", steps=1, out=folder / "out", only=only))
+
+
+def never(*_: object) -> list[object]:
+    raise AssertionError("nothing may be started")
+
+
+def test_wrong_packages_are_refused_before_anything_else(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(device: str) -> dict[str, str]:
+        raise StackError("trl 0.24.0 is pinned, 0.23.0 is installed")
+
+    monkeypatch.setattr(session, "check_stack", wrong)
+    monkeypatch.setattr(session, "run_arms", never)
+    with pytest.raises(SetupError, match="trl 0.24.0 is pinned, 0.23.0 is installed"):
+        run(ready)
+    assert not (ready / "out").exists()
+
+
+def test_the_command_says_so_and_exits_with_2(tmp_path: Path) -> None:
+    code = """
+import importlib.metadata as m, sys
+real = m.version
+m.version = lambda name: "0.23.0" if name == "trl" else real(name)
+import lockstep.stack as s
+s.version = m.version
+sys.argv = ["lockstep", "run"]
+from lockstep.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("lockstep: this is not the pinned stack for cpu: ")
+    assert "trl 0.24.0 is pinned, 0.23.0 is installed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_line_of_the_data_set_is_named(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "run_arms", never)
+    for split in ("train", "val"):
+        path = ready / "datasets" / "shapes" / f"{split}.jsonl"
+        whole = path.read_text()
+        path.write_text(whole.replace("\n", '\n{"messages": []}\n', 1))
+        with pytest.raises(SetupError, match=rf"{re.escape(str(path))}:2: expected 'messages'"):
+            run(ready)
+        path.write_text(whole)
+
+
+def test_a_missing_data_set_is_named(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(ready / "datasets")
+    with pytest.raises(SetupError, match=r"datasets/shapes/train\.jsonl: expected a readable JSON Lines file"):
+        run(ready)
+
+
+def test_a_model_directory_that_is_none_is_named(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lockstep.fixtures import checkpoint
+
+    place = ready / "models" / "qwen3-vl-tiny-key"
+    place.mkdir(parents=True)
+    monkeypatch.setattr(checkpoint, "recipe_key", lambda: "key")
+    monkeypatch.setattr(session, "ensure_checkpoint", checkpoint.ensure_checkpoint)
+    monkeypatch.setattr(session, "run_arms", never)
+    with pytest.raises(SetupError, match=rf"{re.escape(str(place))}: not a complete checkpoint, config\.json is missing"):
+        run(ready)
+
+
+def test_a_disk_without_room_is_refused(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "LEAST_FREE_GIB", 1e9)
+    monkeypatch.setattr(session, "run_arms", never)
+    with pytest.raises(SetupError, match=r"out: \d+\.\d GiB are free on this disk; the runs need"):
+        run(ready)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device", "/full/ledgers"), "^/full/ledgers: the disk is full$"),
+        (OSError(122, "Disk quota exceeded", "/full/logs"), "^/full/logs: the disk is full$"),
+        (StartError("'rollout' (swift) did not start: No such file"), "did not start: No such file"),
+    ],
+)
+def test_runs_that_cannot_go_on_are_refused(ready: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "run_arms", fail)
+    with pytest.raises(SetupError, match=told):
+        run(ready)
+
+
+def test_unknown_devices_and_arms_are_refused(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "run_arms", never)
+    with pytest.raises(SetupError, match="no such device: 'tpu'"):
+        session.run("tpu", steps=1, out=ready / "out", only=[])
+    with pytest.raises(SetupError, match="no arm is named x; there are: control, without the fix, with the fix"):
+        run(ready, "x")
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_an_interrupted_run_says_that_nothing_is_left(
+    ready: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stop: BaseException, code: int
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise stop
+
+    monkeypatch.setattr(session, "run_arms", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        run(ready)
+    assert caught.value.code == code
+    assert "stopped: every process of the job has been ended" in " ".join(capsys.readouterr().out.split())
+
+
+# -- the folder of the runs
+
+
+def test_a_second_run_in_the_same_folder_is_refused(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def second(*_: object) -> list[object]:
+        monkeypatch.setattr(session, "run_arms", never)
+        with pytest.raises(SetupError, match=rf"out: another lockstep run \(process {os.getpid()}\) is using it"):
+            run(ready)
+        return []
+
+    monkeypatch.setattr(session, "run_arms", second)
+    assert run(ready) == []
+
+
+def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
+    code = "import sys, time, pathlib; from lockstep.job.home import home\nwith home(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(HomeInUse, match=f"process {other.pid}"), home(tmp_path):
+            pass
+        other.kill()
+    with home(tmp_path):
+        pass
+
+
+def test_the_last_few_runs_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    old = [f"20260101-00000{i}" for i in range(6)]
+    for name in [*old, "mine", "20260101", "20260101-000000-copy"]:
+        (tmp_path / name / "control").mkdir(parents=True)
+    (tmp_path / "20260101-000009").write_text("a file")
+    with home(tmp_path):
+        left = {path.name for path in tmp_path.iterdir()} - {".lock"}
+        assert left == {*old[-(KEPT - 1) :], "mine", "20260101", "20260101-000000-copy", "20260101-000009"}
+
+
+def test_a_folder_that_is_locked_by_another_is_left_alone(tmp_path: Path) -> None:
+    for i in range(6):
+        (tmp_path / f"20260101-00000{i}").mkdir()
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(HomeInUse), home(tmp_path):
+            pass
+    assert len(list(tmp_path.iterdir())) == 7
+
+

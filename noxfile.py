@@ -50,6 +50,13 @@ def cpu_stress(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def faults(session: nox.Session) -> None:
+    """Run the job with every way to fall out of step and write docs/faults.md (about half an hour)."""
+    command = [str(stack(session, "cpu") / "lockstep"), "faults", "--page", "docs/faults.md"]
+    session.run(*command, *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Unit tests, and the tests on the real packages (`-- tests/unit` for the former alone)."""
     arguments = session.posargs or ["tests/unit", "tests/stack"]

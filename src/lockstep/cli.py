@@ -121,6 +121,29 @@ def diagnose(
     raise typer.Exit({None: 3, "unknown": 1}.get(found.cause, 0))
 
 
+@app.command()
+def faults(
+    device: Annotated[str, typer.Option(help="cpu: on any machine.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Where ledgers, logs and summary.json go.")] = Path(
+        ".lockstep/faults"
+    ),
+    only: Annotated[list[str] | None, typer.Option(help="Run only this fault (may be given again).")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the matrix to this Markdown file.")] = None,
+) -> None:
+    """Run the job with every way to fall out of step, and say whether each was reported right.
+
+    Exit codes: 0 all were, 1 one was not, 2 wrong usage, wrong packages or unreadable input.
+    """
+    from lockstep.faults import command
+    from lockstep.job.session import SetupError
+
+    try:
+        rows = command.run(device, out=out, only=only or [], page=page)
+    except SetupError as error:
+        _fail(str(error))
+    raise typer.Exit(1 if any(row["wrong"] for row in rows) else 0)
+
+
 def _fail(message: str) -> NoReturn:
     print(f"lockstep: {message}", file=sys.stderr)
     raise typer.Exit(USAGE)

@@ -21,7 +21,7 @@ class AfterStep(TrainerCallback):  # type: ignore[misc]  # an untyped base
 
 
 def after_step(step: int, act: Callable[[TrainerControl], None], *, first: bool = False) -> None:
-    """Has `act` called on this rank after step `step`; `first`: before the probe marks the end of the step."""
+    """Has `act` called on this rank after step `step`; `first`: before the probe marks its end."""
     from swift.plugin.callback import extra_callbacks
 
     extra_callbacks.insert(0 if first else len(extra_callbacks), AfterStep(step, act))

@@ -75,14 +75,12 @@ def _wave(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, 
     failed = [view for view in idle if _left_open(workers[view.rank])]
     if failed:
         return "request-failed", tuple(
-            f"{workers[v.rank].label} left its generation {workers[v.rank].passed['generate begin']} without an answer, "
-            f"and its engine core got no work"
-            for v in failed
+            f"{worker.label} failed in generation {worker.passed['generate begin']}, its engine got no work"
+            for worker in (workers[view.rank] for view in failed)
         )
-    waves = {v.rank: workers[v.rank].passed.get("generate end", 0) for v in idle}
     return "offline-wave-race", tuple(
-        f"{workers[rank].label} has answered generation {n} and its engine core is idle: the wave has ended without its peers"
-        for rank, n in waves.items()
+        f"{worker.label} has answered generation {worker.passed.get('generate end', 0)}, its engine is idle"
+        for worker in (workers[view.rank] for view in idle)
     )
 
 

@@ -1,0 +1,128 @@
+"""Runs the job with one fault after another and says for each whether the verdict was right."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.faults.catalogue import FAULTS, Expected, Fault
+from lockstep.job.spec import JobSpec
+from lockstep.job.supervise import JobError, Limits, Outcome, Progress, run_job
+from lockstep.verdict import Kind, Verdict
+
+SIZES = {"max_steps": 3, "eval_steps": 2, "save_steps": 3}
+"""Three steps, an evaluation after the second and at the end, a checkpoint at the end."""
+
+Row = dict[str, Any]
+
+
+def run_matrix(
+    job: JobSpec,
+    folder: Path,
+    faults: Sequence[Fault],
+    progress: Callable[[Fault], Progress],
+    done: Callable[[Fault, Row, Outcome | None], None],
+) -> list[Row]:
+    """Runs `faults`, each in a new folder; keeps the rows of earlier runs of others in `folder/summary.json`."""
+    job = job.with_(trainer={**job.trainer, **SIZES})
+    summary = folder / "summary.json"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    before = json.loads(summary.read_text()) if summary.exists() else []
+    rows = {row["fault"]: row for row in before}
+    for fault in faults:
+        home = folder / stamp / fault.name.replace(" ", "_")
+        outcome: Outcome | None = None
+        try:
+            outcome, did = _run(fault, job, home, progress(fault))
+            row = judge_row(fault, outcome, did)
+        except JobError as error:
+            row = {"fault": fault.name, "verdict": "-", "wrong": str(error)}
+        rows[fault.name] = {**row, "ledgers": str(home / "ledgers")}
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        ordered = [rows[known.name] for known in FAULTS if known.name in rows]
+        summary.write_text(json.dumps(ordered, indent=2) + "\n")
+        done(fault, rows[fault.name], outcome)
+    return [rows[known.name] for known in FAULTS if known.name in rows]
+
+
+def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> tuple[Outcome, list[str]]:
+    spec = fault.spec(job, home.with_name(home.name + "-made"))
+    watch = fault.outside(home) if fault.outside else None
+    if watch is not None:
+        watch.start()
+    try:
+        outcome = run_job(spec, home, Limits(), progress)
+    finally:
+        if watch is not None:
+            watch.over.set()
+            watch.join(timeout=5)
+    return outcome, watch.did if watch else []
+
+
+def judge_row(fault: Fault, outcome: Outcome, did: Sequence[str]) -> Row:
+    """The fault's line of the matrix."""
+    verdict = outcome.verdict
+    return {
+        "fault": fault.name,
+        "side": fault.side,
+        "verdict": verdict.kind.value,
+        "expected": fault.expected.kind.value,
+        "group": verdict.group.name if verdict.group else "",
+        "named": named(verdict),
+        "agreed": str(verdict.agreed) if verdict.agreed else "",
+        "cause": verdict.cause,
+        "evidence": list(verdict.evidence),
+        "wrong": "; ".join([*wrong(fault.expected, verdict), *outcome.leftovers]),
+        "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),
+        "seconds": round(outcome.seconds, 1),
+        "sentence": verdict.sentence,
+        "failure": outcome.failure,
+        "done_from_outside": list(did),
+    }
+
+
+def named(verdict: Verdict) -> str:
+    """The rank or process that the verdict points at."""
+    if verdict.lost:
+        return f"{verdict.lost} gone"
+    if verdict.absent:
+        return f"rank {', '.join(map(str, verdict.absent))} absent"
+    if verdict.odd:
+        return f"rank {', '.join(map(str, verdict.odd))} differs"
+    told = [f"rank {view.rank}: {view.operation}" for view in verdict.ranks if view.operation]
+    return "; ".join(told)
+
+
+def wrong(expected: Expected, verdict: Verdict) -> list[str]:
+    """In what a verdict is not the expected one."""
+    found = []
+    for what, want, got in (
+        ("verdict", expected.kind.value, verdict.kind.value),
+        ("group", expected.group, verdict.group.name.partition("#")[0] if verdict.group else ""),
+        ("process gone", expected.lost, verdict.lost),
+        ("cause", expected.cause, verdict.cause),
+    ):
+        if want != got and (want or what != "group"):
+            found.append(f"{what}: expected {want or 'none'}, got {got or 'none'}")
+    agreed = str(verdict.agreed) if verdict.agreed else "none"
+    if expected.agreed and not agreed.startswith(expected.agreed):
+        found.append(f"agreed last: expected {expected.agreed}, got {agreed}")
+    if expected.rank is not None and not _points_at(verdict, expected.rank, expected.operation):
+        operation = f" with {expected.operation}" if expected.operation else ""
+        found.append(f"rank: expected {expected.rank}{operation}, got {named(verdict) or 'none'}")
+    return found
+
+
+def _points_at(verdict: Verdict, rank: int, operation: str) -> bool:
+    """Of two ranks that issued different things neither is the odd one: then both operations must be told."""
+    if verdict.kind is Kind.STUCK and verdict.absent:
+        return verdict.absent == (rank,)
+    if verdict.odd:
+        return verdict.odd == (rank,)
+    issued = {view.rank: view.operation for view in verdict.ranks}
+    others = {what for other, what in issued.items() if other != rank}
+    mine = issued.get(rank) or ""
+    return bool(mine) and mine.startswith(operation) and None not in others and mine not in others

@@ -155,6 +155,6 @@ def _summary(result: Result) -> dict[str, Any]:
             "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),
             "seconds": round(outcome.seconds, 1),
             "start_seconds": round(outcome.start_seconds, 1),
-            "peak_gib": round(outcome.peak_rss / 2**30, 1),
+            "peak_gib": round(outcome.peak_memory / 2**30, 1),
         }
     return row

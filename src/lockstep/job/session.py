@@ -21,6 +21,8 @@ from lockstep.report.summary import show_result, show_summary
 from lockstep.stack import StackError, check_stack, complete_cpu_build
 
 DATASETS = Path("datasets/shapes")
+LOG_WIDTH = 110
+"""Characters a line where nobody's terminal sets it."""
 LEAST_FREE_GIB = 2.0
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it; after SIGTERM and SIGHUP it is 128 and the signal's number too."""
@@ -37,6 +39,8 @@ def run(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Resu
     is interrupted.
     """
     console = Console()
+    if not console.is_terminal:
+        console.width = LOG_WIDTH
     job = prepare(device, steps=steps, out=out.resolve())
     arms = stress_arms(job)
     if unknown := set(only) - {arm.spec.name for arm in arms}:

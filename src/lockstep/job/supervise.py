@@ -24,6 +24,7 @@ from lockstep.verdict import Kind, Verdict, judge
 
 POLL_S = 0.5
 LOOK_S = 1.0
+WEIGH_S = 5.0
 LAST_PULSE_S = 2.5
 """After the trainer's end, until every process that still lives has written its counts once more (see docs/ledger.md)."""
 LOSS_S = 5.0
@@ -64,8 +65,8 @@ class Outcome:
     """From the last movement in the job to the verdict `stuck` or `stalled`; otherwise from the trainer's end."""
     start_seconds: float
     """From the start to the rollout's first healthy answer; 0 if there was none."""
-    peak_rss: int
-    """Bytes, summed over the job's processes; shared pages count once per process."""
+    peak_memory: int
+    """Bytes, all processes of the job together (PSS: what they share counts once), looked at every few seconds."""
     leftovers: list[str] = field(default_factory=list)
 
 
@@ -106,6 +107,7 @@ class _Watch:
         self._healthy_at: float | None = None
         self._finished_at: float | None = None
         self._peak = 0
+        self._weighed = 0.0
         self._begun = time.monotonic()
 
     def run(self, progress: Progress) -> Outcome:
@@ -167,7 +169,9 @@ class _Watch:
     def _trouble(self) -> str:
         """What makes waiting on pointless; empty if nothing does."""
         processes = self._tree.pids()
-        self._peak = max(self._peak, sum(process.rss for process in processes))
+        if self._age() - self._weighed >= WEIGH_S:
+            self._weighed = self._age()
+            self._peak = max(self._peak, self._tree.pss())
         if taken := self._claims.stranger(lambda: [process.pid for process in self._tree.pids()]):
             return taken
         if full := self._full_disk():

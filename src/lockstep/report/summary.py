@@ -40,7 +40,7 @@ def show_summary(console: Console, results: Sequence[Result], path: Path) -> Non
             "as it must" if not result.wrong else "WRONG",
             f"{outcome.seconds_to_verdict:.1f} s" if outcome else "-",
             f"{outcome.seconds:.0f} s" if outcome else "-",
-            f"{outcome.peak_rss / 2**30:.1f} GiB" if outcome else "-",
+            f"{outcome.peak_memory / 2**30:.1f} GiB" if outcome else "-",
         )
     console.print()
     console.print(table)

@@ -1,0 +1,252 @@
+"""Jobs that broke off: what their last words prove, who went first, and the cause."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.ledger import read_directory
+from lockstep.verdict import Kind, Verdict, judge
+
+OPS = [
+    {"k": "op", "id": 0, "op": "all_gather", "dtype": "BFloat16", "n": None},
+    {"k": "op", "id": 1, "op": "all_reduce", "dtype": "Float", "n": 2},
+    {"k": "op", "id": 2, "op": "all_reduce", "dtype": "Float", "n": 3},
+]
+IDLE = ["vllm/v1/engine/core.py:739 _process_input_queue"]
+WAITS = ["vllm/forward_context.py:113 num_tokens_across_dp"]
+SERVES = ["swift/llm/infer/rollout.py:210 llm_worker"]
+INFERS = ["swift/llm/infer/infer_engine/grpo_vllm_engine.py:120 infer"]
+
+
+def digest(runs: list[list[int]]) -> str:
+    return f"{sum((op + 1) * 31**i * n for i, (op, n) in enumerate(runs)) % 2**64:016x}"
+
+
+class File:
+    """One process's ledger, line by line."""
+
+    def __init__(self, side: str, role: str, rank: int) -> None:
+        self.name = f"{side}-{role.replace(' ', '_')}-{rank}-{100 + rank}.jsonl"
+        self.lines: list[dict[str, Any]] = [
+            {"k": "process", "v": 1, "t": 0.0, "side": side, "role": role, "rank": rank, "pid": 100 + rank}
+        ]
+        self._runs: list[list[int]] = []
+        self.count = 0
+
+    def group(self, name: str, rank: int, of: int = 2) -> File:
+        self.lines.append(
+            {"k": "group", "t": 0.0, "g": 0, "name": name, "ranks": list(range(of)), "rank": rank}
+        )
+        self.lines += OPS
+        return self
+
+    def add(self, k: str, t: float, **rest: Any) -> File:
+        self.lines.append({"k": k, "t": t, **rest})
+        return self
+
+    def stream(self, *runs: list[int]) -> dict[str, Any]:
+        """The `c` and `s` of a line by which these were issued."""
+        self._runs += runs
+        self.count += sum(n for _, n in runs)
+        return {"c": {"0": [self.count, digest(self._runs), {}]}, "s": {"0": list(runs)}} if runs else {}
+
+    def passes(self, t: float, name: str, n: int, *runs: list[int]) -> File:
+        return self.add("boundary", t, b=name, n=n, **self.stream(*runs))
+
+    def ends(self, t: float, *runs: list[int], by: str | None = None) -> File:
+        self.pulse(t, self.count + sum(n for _, n in runs))
+        return self.add("end", t, **({"by": by} if by else {}), **self.stream(*runs))
+
+    def pulse(self, t: float, issued: int, completed: int | None = None, **rest: Any) -> File:
+        c = {"0": [issued, issued if completed is None else completed]}
+        return self.add("pulse", t, **{"c": c, "beat": 0, "cpu": 0.0, "park": "futex", "at": [], **rest})
+
+
+def verdict(tmp_path: Path, *files: File, **options: Any) -> Verdict:
+    (tmp_path / "ledgers").mkdir()
+    for file in files:
+        (tmp_path / "ledgers" / file.name).write_text("".join(json.dumps(line) + "\n" for line in file.lines))
+    return judge(read_directory(tmp_path), **options)
+
+
+def trainers() -> tuple[File, File]:
+    ranks = [File("trainer", "rank", rank).group("trainer.world", rank) for rank in (0, 1)]
+    for rank in ranks:
+        rank.passes(1.0, "train begin", 1, [0, 3]).passes(9.0, "step", 1, [0, 4])
+    return ranks[0], ranks[1]
+
+
+def server(until: float) -> File:
+    file = File("rollout", "server", 0)
+    for t in range(int(until) + 1):
+        file.add("pulse", float(t), c={}, beat=0, cpu=0.0, park="epoll", at=[])
+    return file
+
+
+# -- what was issued after the last boundary
+
+
+def test_last_words_prove_who_issued_what(tmp_path: Path) -> None:
+    a, b = trainers()
+    a.ends(9.2, [1, 1], by="SIGABRT")
+    b.ends(9.4, [2, 1], [0, 1], by="SIGTERM")
+    found = verdict(tmp_path, a, b)
+    assert found.kind is Kind.DIVERGED
+    assert (found.seq, str(found.agreed)) == (8, "step 1")
+    assert [view.operation for view in found.ranks] == [
+        "all_reduce #8 of 2 float32",
+        "all_reduce #8 of 3 float32",
+    ]
+    assert found.cause == "rank-dependent-control-flow"
+
+
+def test_equal_last_words_prove_nothing(tmp_path: Path) -> None:
+    """The one that was ended first has issued less: no difference."""
+    a, b = trainers()
+    a.ends(9.2, [1, 1], by="SIGABRT")
+    b.ends(9.4, [1, 1], [0, 1], by="SIGTERM")
+    found = verdict(tmp_path, a, b)
+    assert found.kind is Kind.INCOMPLETE
+    assert found.lost == "trainer rank 0"
+    assert found.cause == "rank-died"
+
+
+# -- who went first
+
+
+def test_the_killed_rank_is_named_and_not_the_one_that_was_told_to_end(tmp_path: Path) -> None:
+    a, b = trainers()
+    b.pulse(9.5, 7)
+    a.ends(10.0, [0, 1], by="SIGTERM")
+    found = verdict(tmp_path, a, b, server(18))
+    assert found.kind is Kind.INCOMPLETE
+    assert found.lost == "trainer rank 1"
+    assert "trainer rank 1 broke off without an end" in found.sentence
+
+
+def test_the_rank_that_raised_is_named(tmp_path: Path) -> None:
+    a, b = trainers()
+    b.ends(9.5, [0, 1])
+    a.ends(10.0, [0, 1], by="SIGTERM")
+    assert verdict(tmp_path, a, b, server(18)).lost == "trainer rank 1"
+
+
+def test_an_engine_that_was_gone_before_the_trainer_is_named(tmp_path: Path) -> None:
+    a, b = trainers()
+    core = File("rollout", "engine core", 0).add("pulse", 8.0, c={}, beat=0, cpu=0.0, park="futex", at=[])
+    a.ends(10.0, [0, 1])
+    b.ends(10.4, [0, 1], by="SIGTERM")
+    found = verdict(tmp_path, a, b, core, server(18))
+    assert found.lost == "rollout engine core 0"
+    assert found.cause == "rank-died"
+
+
+def test_a_job_that_was_only_told_to_end_has_lost_nobody(tmp_path: Path) -> None:
+    a, b = trainers()
+    a.ends(10.0, [0, 1], by="SIGTERM")
+    b.ends(10.0, [0, 1], by="SIGTERM")
+    found = verdict(tmp_path, a, b, server(12))
+    assert (found.kind, found.lost, found.cause) == (Kind.INCOMPLETE, "", "unknown")
+
+
+def test_dead_trainers_are_not_stalled(tmp_path: Path) -> None:
+    a, b = trainers()
+    assert verdict(tmp_path, a, b, server(40)).kind is Kind.INCOMPLETE
+
+
+def test_living_trainers_that_do_not_move_are(tmp_path: Path) -> None:
+    a, b = trainers()
+    for t in range(10, 40, 2):
+        a.pulse(float(t), 7)
+        b.pulse(float(t), 7)
+    assert verdict(tmp_path, a, b, server(40)).kind is Kind.STALLED
+
+
+# -- causes of a hang of the rollout
+
+
+def engines(late: int, worker_of_idle: tuple[int, list[str]]) -> list[File]:
+    """Engine `late` waits in the group; the other one is idle, its worker has ended so many generations."""
+    idle = 1 - late
+    ended, at = worker_of_idle
+    cores = [File("rollout", "engine core", rank).group("rollout.dp", rank) for rank in (0, 1)]
+    workers = [File("rollout", "worker", rank) for rank in (0, 1)]
+    for worker in workers:
+        worker.passes(2.0, "generate begin", 1).passes(3.0, "generate end", 1).passes(
+            5.0, "generate begin", 2
+        )
+    if ended == 2:
+        workers[idle].passes(6.0, "generate end", 2)
+    for t in range(8, 30, 2):
+        wait = {"g": 0, "seq": 4, "op": "all_reduce", "dtype": "Int", "n": 2}
+        cores[late].pulse(float(t), 4, 3, at=WAITS, w=wait)
+        cores[idle].pulse(float(t), 3, at=IDLE)
+        workers[late].add("pulse", float(t), c={}, beat=0, cpu=0.0, park="poll", at=INFERS)
+        workers[idle].add("pulse", float(t), c={}, beat=0, cpu=0.0, park="read", at=at)
+    return [*cores, *workers]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_whose_worker_has_answered_has_left_the_wave(tmp_path: Path, late: int) -> None:
+    found = verdict(tmp_path, *engines(late, (2, SERVES)))
+    assert found.kind is Kind.STUCK
+    assert found.absent == (1 - late,)
+    assert found.cause == "offline-wave-race"
+
+
+def test_whose_worker_failed_got_no_work(tmp_path: Path) -> None:
+    found = verdict(tmp_path, *engines(1, (1, SERVES)))
+    assert found.absent == (0,)
+    assert found.cause == "request-failed"
+    assert "rollout worker 0 failed in generation 2" in found.evidence[0]
+
+
+def test_a_worker_that_still_adds_has_not_failed(tmp_path: Path) -> None:
+    assert verdict(tmp_path, *engines(1, (1, INFERS))).cause != "request-failed"
+
+
+# -- causes of a hang of the trainer and of the weight sync
+
+
+def stuck(group: str, at: list[str], other: list[str]) -> list[File]:
+    a, b = (File("trainer", "rank", rank).group(group, rank) for rank in (0, 1))
+    for t in range(2, 30, 2):
+        a.pulse(
+            float(t), 4, 3, at=at, w={"g": 0, "seq": 4, "op": "all_gather", "dtype": "BFloat16", "n": None}
+        )
+        b.pulse(float(t), 3, at=other)
+    return [a, b]
+
+
+def test_one_rank_in_the_vision_tower_is_a_mixed_batch(tmp_path: Path) -> None:
+    vision = ["transformers/models/qwen3_vl/modeling_qwen3_vl.py:900 get_image_features"]
+    assert verdict(tmp_path, *stuck("trainer.world", vision, ["x.py:1 step"])).cause == "mixed-batch"
+
+
+def test_no_rank_in_the_vision_tower_is_control_flow(tmp_path: Path) -> None:
+    text = ["transformers/models/qwen3_vl/modeling_qwen3_vl.py:500 forward"]
+    found = verdict(tmp_path, *stuck("trainer.world", text, ["x.py:1 step"]))
+    assert found.cause == "rank-dependent-control-flow"
+
+
+def test_a_hang_of_the_weight_sync_is_its_interruption(tmp_path: Path) -> None:
+    assert verdict(tmp_path, *stuck("weight-sync", [], IDLE)).cause == "weight-sync-interrupted"
+
+
+def test_a_silent_absent_rank_is_dead(tmp_path: Path) -> None:
+    a, b = stuck("trainer.world", [], [])
+    del b.lines[-9:]
+    found = verdict(tmp_path, a, b)
+    assert (found.kind, found.cause) == (Kind.STUCK, "rank-died")
+
+
+def test_a_job_in_step_has_no_cause(tmp_path: Path) -> None:
+    a, b = trainers()
+    for rank in (a, b):
+        rank.passes(12.0, "train end", 1, [0, 1]).ends(12.1)
+    found = verdict(tmp_path, a, b)
+    assert (found.kind, found.cause, found.evidence) == (Kind.IN_STEP, "", ())

@@ -46,7 +46,7 @@ def test_wrong_packages_are_refused_before_anything_else(ready: Path, monkeypatc
 
     monkeypatch.setattr(session, "check_stack", wrong)
     monkeypatch.setattr(session, "run_arms", never)
-    with pytest.raises(SetupError, match="trl 0.24.0 is pinned, 0.23.0 is installed"):
+    with pytest.raises(SetupError, match=r"trl 0\.24\.0 is pinned, 0\.23\.0 is installed"):
         run(ready)
     assert not (ready / "out").exists()
 

@@ -74,7 +74,7 @@ class Runner:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
-    for name, seconds in {"POLL_S": 0.1, "LOOK_S": 0.2, "LAST_PULSE_S": 0.3, "LOSS_S": 1.0}.items():
+    for name, seconds in {"POLL_S": 0.1, "LOOK_S": 0.2, "LAST_PULSE_S": 0.3, "LOSS_S": 1.0, "WEIGH_S": 0.0}.items():
         monkeypatch.setattr(supervise, name, seconds)
     monkeypatch.setattr(evidence, "FLIGHT_S", 0.3)
     return Runner(monkeypatch, tmp_path / "run")
@@ -228,7 +228,7 @@ def test_a_port_of_the_jobs_own_is_not_taken(run: Runner, monkeypatch: pytest.Mo
 
 
 def test_a_full_disk_ends_the_job(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")  # noqa: PYI024 - as shutil has it
+    usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 30, (1 << 30) - (3 << 20), 3 << 20))
     outcome = run(SERVES, ["wait", "hang"])
     assert outcome.failure == f"{run.run_dir}: the disk is full: 3 MiB are free"
@@ -236,7 +236,7 @@ def test_a_full_disk_ends_the_job(run: Runner, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_full_disk_explains_a_trainer_that_failed(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")  # noqa: PYI024
+    usage = namedtuple("usage", "total used free")
     began = time.monotonic()
     monkeypatch.setattr(supervise, "LOOK_S", 60.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 0))
@@ -297,8 +297,10 @@ def test_a_folder_of_the_greatest_length_has_room_for_sockets(tmp_path: Path) ->
         shutil.rmtree(folder)
 
 
-def test_compiled_kernels_stay_where_they_are_when_asked(tmp_path: Path) -> None:
-    private, shared = (scratch.environment(tmp_path, keep_compiled=keep) for keep in (False, True))
-    assert set(shared) < set(private)
-    assert set(private) - set(shared) == {"XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT"}
-    assert all(value.startswith(str(tmp_path)) for value in private.values())
+def test_what_was_compiled_can_be_kept(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "tmp", tmp_path / "cache"
+    kept, ours = scratch.environment(folder, cache), scratch.environment(folder, None)
+    assert set(ours) < set(kept)
+    for name, value in kept.items():
+        assert value.startswith(str(cache if name not in ours else folder))
+    assert "VLLM_CACHE_ROOT" not in ours

@@ -16,7 +16,10 @@ vLLM's are named by a UUID (37), Python's `multiprocessing` puts them one folder
 
 @contextlib.contextmanager
 def scratch(run_dir: Path) -> Iterator[Path]:
-    """A new folder `run_dir/tmp`, or one in the system's temporary folder where that path is too long for sockets."""
+    """A new folder `run_dir/tmp`, or one in the system's temporary folder where that path is too long for sockets.
+
+    It stays when this process is killed with SIGKILL.
+    """
     folder = run_dir / "tmp"
     if len(os.fsencode(folder)) <= LONGEST:
         folder.mkdir()
@@ -28,9 +31,9 @@ def scratch(run_dir: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def environment(folder: Path, *, keep_compiled: bool) -> dict[str, str]:
-    """Variables that lead the packages into `folder`. With `keep_compiled`, what was compiled (kernels: minutes) stays in the
-    caller's caches."""
+def environment(folder: Path, cache: Path | None) -> dict[str, str]:
+    """Variables that lead the packages into `folder`; and into `cache` with what they compile or look up once and should find
+    again in the next job. Without a `cache` they keep that where the caller has it."""
     env = {
         "TMPDIR": folder,
         "VLLM_RPC_BASE_PATH": folder,
@@ -40,11 +43,12 @@ def environment(folder: Path, *, keep_compiled: bool) -> dict[str, str]:
         "MODELSCOPE_CREDENTIALS_PATH": folder / "modelscope" / "credentials",
         "XDG_CONFIG_HOME": folder / "config",
     }
-    if not keep_compiled:
+    if cache is not None:
         env |= {
-            "XDG_CACHE_HOME": folder / "cache",
-            "TORCH_EXTENSIONS_DIR": folder / "cache" / "torch_extensions",
-            "TRITON_CACHE_DIR": folder / "cache" / "triton",
-            "VLLM_CACHE_ROOT": folder / "cache" / "vllm",
+            "XDG_CACHE_HOME": cache,
+            "VLLM_CACHE_ROOT": cache / "vllm",
+            "TORCH_EXTENSIONS_DIR": cache / "torch_extensions",
+            "TORCHINDUCTOR_CACHE_DIR": cache / "torch_inductor",
+            "TRITON_CACHE_DIR": cache / "triton",
         }
     return {name: str(value) for name, value in env.items()}

@@ -90,7 +90,7 @@ def prepare(device: str, *, steps: int, out: Path) -> JobSpec:
     except OSError as error:
         raise SetupError(_disk(error, out)) from error
     job = cpu_job("job", model=model, datasets=datasets)
-    return job.with_(trainer={**job.trainer, "max_steps": steps})
+    return job.with_(cache=out.parent / "cache", trainer={**job.trainer, "max_steps": steps})
 
 
 def _check_space(folder: Path) -> None:

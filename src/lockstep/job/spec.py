@@ -45,6 +45,8 @@ class JobSpec:
     """A checkpoint that the trainer goes on from."""
     reward: Path = SHAPES_REWARD
     """File of the reward function, which registers itself as `shapes`."""
+    cache: Path | None = None
+    """What the packages compile or look up once, kept between jobs; the caller's own caches if None."""
     instead: dict[str, str] = field(default_factory=dict)
     """Arguments and variables of the incident's script that this device cannot honour: name -> what is done instead."""
 

@@ -140,7 +140,7 @@ class _Watch:
     def _start(self, name: str, command: Command) -> Running:
         log = self._dir / "logs" / f"{name}.log"
         (self._dir / f"{name}.command.json").write_text(json.dumps({"argv": command.argv}, indent=1))
-        private = scratch.environment(self._scratch, keep_compiled=self._spec.device != "cpu")
+        private = scratch.environment(self._scratch, self._spec.cache)
         return self._tree.start(name, command.argv, env=command.env | private, log=log)
 
     def _judge(self, now: float | None) -> Verdict:

@@ -1,0 +1,97 @@
+"""The real job for these tests: small, in a folder of its own, with a look at what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from lockstep.job import supervise
+from lockstep.job.launch import Ports
+from lockstep.job.spec import JobSpec, cpu_job
+from lockstep.job.supervise import Limits, Outcome, run_job
+from lockstep.ledger import Ledger, LedgerTail, read_directory
+
+ROOT = Path(__file__).parents[2]
+LIMITS = Limits(start_s=240.0, total_s=400.0)
+
+Look = Callable[[list[Ledger]], None]
+"""Called about twice a second with the ledgers so far."""
+
+
+def small_job(model: Path, *, steps: int = 1, **trainer: Any) -> JobSpec:
+    """One step with eval and save, unless `trainer` says otherwise."""
+    job = cpu_job("job", model=model, datasets=ROOT / "datasets" / "shapes")
+    trainer = {"max_steps": steps, "eval_steps": 1, "save_steps": 1, **trainer}
+    return job.with_(cache=ROOT / ".lockstep" / "cache", trainer=job.trainer | trainer)
+
+
+def run(spec: JobSpec, run_dir: Path, look: Look = lambda ledgers: None, limits: Limits = LIMITS) -> Outcome:
+    """The job's outcome. Fails if it has left anything."""
+    ports: list[int] = []
+    choose = supervise.free_ports
+
+    def remember(*args: Any) -> list[int]:
+        ports[:] = choose(*args)
+        return ports
+
+    def progress(tail: LedgerTail, age: float, healthy: bool) -> None:
+        look(tail.ledgers)
+
+    supervise.free_ports = remember
+    try:
+        with leaves_nothing(run_dir, lambda: ports):
+            outcome = run_job(spec, run_dir, limits, progress)
+    finally:
+        supervise.free_ports = choose
+    assert len(ports) == len(astuple(Ports(*ports)))
+    assert outcome.leftovers == []
+    return outcome
+
+
+@contextlib.contextmanager
+def leaves_nothing(run_dir: Path, ports: Callable[[], list[int]] = list) -> Iterator[None]:
+    """Fails unless the block leaves no process of the run, no port in use, and nothing new in shared memory and /tmp."""
+    before = {folder: names(folder) for folder in ("/dev/shm", "/tmp")}
+    yield
+    assert processes(run_dir) == []
+    for port in ports():
+        socket.create_server(("127.0.0.1", port)).close()
+    new = {path for folder in before for path in names(folder) - before[folder]}
+    assert {path for path in new if run_dir.name not in path and "pytest" not in path} == set()
+
+
+def names(folder: str) -> set[str]:
+    return {entry.path for entry in os.scandir(folder)}
+
+
+def processes(run_dir: Path) -> list[str]:
+    """Live processes that have the run's folder in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if f"LOCKSTEP_RUN_DIR={run_dir}\0".encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
+                found.append(f"{process.pid} {process.name()} {process.status()}")
+    return found
+
+
+def by_label(ledgers: list[Ledger], label: str) -> Ledger | None:
+    return next((ledger for ledger in ledgers if ledger.process and ledger.label == label), None)
+
+
+def pid(ledger: Ledger) -> int:
+    assert ledger.process is not None
+    return ledger.process.pid
+
+
+def steps(run_dir: Path, name: str) -> list[int | None]:
+    """The steps at which trainer rank 0 passed boundaries of that name."""
+    rank = by_label(read_directory(run_dir), "trainer rank 0")
+    assert rank is not None
+    return [boundary.step for boundary in rank.boundaries if boundary.name == name]

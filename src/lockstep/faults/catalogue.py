@@ -60,7 +60,6 @@ def _mixed(spec: JobSpec, folder: Path) -> JobSpec:
     return spec.with_(train_data=without_images(spec.train_data, folder / "data" / "train.jsonl"))
 
 
-# Comments on a verdict's reason, `why`, hold for gloo; where NCCL would do otherwise they say so.
 FAULTS = [
     Fault(
         "none",
@@ -74,7 +73,7 @@ FAULTS = [
         "trainer",
         "`if is_main_process:` around a gather",
         Expected(Kind.DIVERGED, WORLD, 1, "all_gather", "step 1", cause="rank-dependent-control-flow"),
-        "gloo takes the next collective for the missing one and aborts the rank that gets too much; NCCL hangs",
+        "gloo takes the next collective for the missing one, gets too much and aborts; NCCL would hang",
         {"rank": 1, "step": 1},
     ),
     Fault(

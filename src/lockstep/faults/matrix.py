@@ -26,7 +26,9 @@ def run_matrix(
     progress: Callable[[Fault], Progress],
     done: Callable[[Fault, Row, Outcome | None], None],
 ) -> list[Row]:
-    """Runs `faults`, each in a new folder; keeps the rows of earlier runs of others in `folder/summary.json`."""
+    """Runs `faults`, each in a new folder; keeps the rows of earlier runs of others in
+    `folder/summary.json`.
+    """
     job = job.with_(trainer={**job.trainer, **SIZES})
     summary = folder / "summary.json"
     stamp = time.strftime("%Y%m%d-%H%M%S")

@@ -10,13 +10,14 @@ from lockstep.faults.matrix import Row
 
 _HEAD = """# Faults
 
-Made by `lockstep faults` from runs of the whole job on a CPU (`nox -s faults`): two trainer ranks on gloo, a rollout of data parallel
-size 2, three steps. Each fault is made from outside, at a chosen rank and moment (`src/lockstep/faults/`), and is the twin of something
-that happens in real jobs.
+Made by `lockstep faults` from runs of the whole job on a CPU (`nox -s faults`): two trainer ranks on gloo,
+a rollout of data parallel size 2, three steps. Each fault is made from outside, at a chosen rank and moment
+(`src/lockstep/faults/`), and is the twin of something that happens in real jobs.
 
-*Right?* says whether verdict, side, group, last boundary that agreed, rank or process, and cause were all the expected ones. Of two
-ranks that issued different collectives neither is the majority: there the verdict is right if it tells what each of them issued.
-*Seconds* go from the last movement in the job to the verdict where it hung, else from its end.
+*Right?* says whether verdict, side, group, last boundary that agreed, rank or process, and cause were all
+the expected ones. Of two ranks that issued different collectives neither is the majority: there the verdict
+is right if it tells what each of them issued. *Seconds* go from the last movement in the job to the verdict
+where it hung, else from its end.
 
 | fault | side | verdict | expected | right? | names | seconds |
 | --- | --- | --- | --- | --- | --- | ---: |

@@ -144,6 +144,32 @@ def faults(
     raise typer.Exit(1 if any(row["wrong"] for row in rows) else 0)
 
 
+@app.command()
+def dumps(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Flight recorder files, one a rank.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Say whether a job was in step, from the flight recorder dumps of its ranks.
+
+    Exit codes: 0 in step, 1 diverged or stuck, 2 wrong usage or unreadable input, 3 stalled, 4 incomplete.
+    """
+    from lockstep.dumps import DumpError, judge, read_directory
+
+    try:
+        verdict = judge(read_directory(directory))
+    except DumpError as error:
+        _fail(str(error))
+    if as_json:
+        from lockstep.report import to_json
+
+        print(json.dumps(to_json(verdict), indent=2))
+    else:
+        from lockstep.report.terminal import print_verdict
+
+        print_verdict(verdict)
+    raise typer.Exit(EXIT_CODES[verdict.kind.value])
+
+
 def _fail(message: str) -> NoReturn:
     print(f"lockstep: {message}", file=sys.stderr)
     raise typer.Exit(USAGE)

@@ -36,7 +36,7 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
         console.print(f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}")
     for text in verdict.consequences:
         console.print(f"  follows: {escape(text)}")
-    if verdict.kind in (Kind.STUCK, Kind.STALLED):
+    if verdict.kind in (Kind.STUCK, Kind.STALLED) and verdict.still_s:
         console.print(f"  nothing has moved for {verdict.still_s:.1f} s")
     for role, counts in verdict.passed.items():
         if counts:

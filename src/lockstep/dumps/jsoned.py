@@ -1,0 +1,116 @@
+"""A dump in JSON, as torch 2.6 and later write it on request, into a Dump."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from .collect import Collector, Like
+from .errors import Malformed
+from .header import read_header
+from .records import Work
+
+_MAX_HEADER = 8 << 20
+_KEPT = 1 << 14
+_AT = re.compile(r"byte (\d+)")
+
+
+class _Record(msgspec.Struct, gc=False):
+    """Parts that are lists stay as they are written: they are alike in most records, and looked at once."""
+
+    process_group: msgspec.Raw
+    profiling_name: str
+    collective_seq_id: int
+    state: str
+    pg_id: int = 0
+    record_id: int = 0
+    p2p_seq_id: int = 0
+    is_p2p: bool = False
+    retired: bool = False
+    time_created_ns: int = 0
+    input_sizes: msgspec.Raw = msgspec.Raw(b"[]")
+    output_sizes: msgspec.Raw = msgspec.Raw(b"[]")
+    input_dtypes: msgspec.Raw = msgspec.Raw(b"[]")
+    output_dtypes: msgspec.Raw = msgspec.Raw(b"[]")
+    frames: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Top(msgspec.Struct):
+    version: str = ""
+    pg_config: msgspec.Raw = msgspec.Raw(b"{}")
+    entries: list[_Record] = []
+
+
+_top = msgspec.json.Decoder(_Top)
+_RAW = ("process_group", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "frames")
+_PLAIN = (
+    "profiling_name",
+    "collective_seq_id",
+    "state",
+    "pg_id",
+    "record_id",
+    "p2p_seq_id",
+    "is_p2p",
+    "retired",
+    "time_created_ns",
+)
+
+
+def read_json(data: bytes, collector: Collector) -> None:
+    """Raises Malformed."""
+    top = _decode(_top, data, "the dump")
+    if len(bytes(top.pg_config)) > _MAX_HEADER:
+        raise Malformed(None, f"pg_config: more than {_MAX_HEADER} bytes")
+    config = _decode(_any, bytes(top.pg_config), "pg_config")
+    read_header({"version": top.version, "pg_config": config}, collector.dump)
+    known: dict[tuple[Any, ...], Like | None] = {}
+    work = Work()
+    last: dict[int, _Record] = {}
+    for record in top.entries:
+        key = (
+            bytes(record.process_group), record.pg_id, record.profiling_name, bytes(record.input_sizes), bytes(record.output_sizes),
+            bytes(record.input_dtypes), bytes(record.output_dtypes), record.state, record.retired, record.is_p2p,
+        )  # fmt: skip
+        if key not in known:
+            added = collector.add(_entry(record, work), None)
+            if added.done and len(known) < _KEPT:
+                known[key] = added.like
+            continue
+        collector.dump.records += 1
+        if (like := known[key]) is None:
+            continue
+        trace, operation, totals = like
+        if not 0 <= record.collective_seq_id < 1 << 62:
+            raise Malformed(None, "a record's collective_seq_id: expected an integer of 0 or more")
+        trace.seqs.append(record.collective_seq_id)
+        trace.calls.append(operation)
+        last[id(trace)] = record
+        if totals:
+            trace.uneven[record.collective_seq_id] = totals
+    for trace in collector.dump.traces.values():
+        if id(trace) in last and last[id(trace)].collective_seq_id == trace.seqs[-1]:
+            collector.locate(trace, _entry(last[id(trace)], work), None)
+
+
+_any = msgspec.json.Decoder(Any)
+
+
+def _entry(record: _Record, work: Work) -> dict[str, Any]:
+    entry: dict[str, Any] = {key: getattr(record, key) for key in _PLAIN}
+    for key in _RAW:
+        raw = bytes(getattr(record, key))
+        work.spend(len(raw), None)
+        entry[key] = _decode(_any, raw, key)
+    return entry
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], data: bytes, what: str) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        at = _AT.search(str(error))
+        raise Malformed(
+            int(at[1]) if at and what == "the dump" else None, f"expected {what} in JSON ({error})"
+        ) from None

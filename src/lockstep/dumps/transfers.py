@@ -1,0 +1,57 @@
+"""Sends and receives: one side waits and the other has not come."""
+
+from __future__ import annotations
+
+from lockstep.ledger import Operation
+from lockstep.verdict import RankView
+from lockstep.verdict.groups import JobGroup
+from lockstep.verdict.sentence import group_text, operation_text
+from lockstep.verdict.views import group_view
+
+from .ledgers import Job
+from .model import Open
+
+_OTHER = {"send": "recv", "recv": "send"}
+
+
+def one_sided(job: Job) -> tuple[JobGroup, str, tuple[RankView, ...]] | None:
+    """The first send or receive that waits while its peer, which has a dump, waits in none that fits it."""
+    for g, group in enumerate(job.groups):
+        for rank, member in sorted(group.members.items()):
+            for waiting in job.traces[id(member.ledger), g].transfers:
+                peer = group.members.get(waiting.peer) if waiting.peer is not None else None
+                operation = member.ledger.ops[waiting.call]
+                if peer is None or peer.rank == rank or operation.op not in _OTHER:
+                    continue
+                theirs = [
+                    (o, peer.ledger.ops[o.call])
+                    for o in job.traces[id(peer.ledger), g].transfers
+                    if o.peer == rank
+                ]
+                facing = [(o, p) for o, p in theirs if p.op == _OTHER[operation.op]]
+                if not any((p.n, p.dtype) == (operation.n, operation.dtype) for _, p in facing):
+                    return group, *_told(job, group, (rank, waiting, operation), (peer.rank, facing))
+    return None
+
+
+def _told(
+    job: Job,
+    group: JobGroup,
+    mine: tuple[int, Open, Operation],
+    theirs: tuple[int, list[tuple[Open, Operation]]],
+) -> tuple[str, tuple[RankView, ...]]:
+    rank, waiting, operation = mine
+    peer, facing = theirs
+    me, other = job.global_rank(group, rank), job.global_rank(group, peer)
+    text = operation_text(operation, waiting.seq)
+    at = f", issued at {waiting.at}" if waiting.at else ""
+    to = "to" if operation.op == "send" else "from"
+    if facing:
+        opposite = operation_text(facing[0][1], facing[0][0].seq)
+        what = f"rank {other} waits in {opposite}"
+        view = RankView(peer, f"rank {other}", "differs", operation=opposite, issued_at=facing[0][0].at)
+    else:
+        what = f"rank {other} has no {_OTHER[operation.op]} that waits for it"
+        view = RankView(peer, f"rank {other}", "absent")
+    views = (RankView(rank, f"rank {me}", "waiting", operation=text, issued_at=waiting.at), view)
+    return f"{group_text(group_view(group))}: rank {me} waits in {text} {to} rank {other}{at}; {what}", views

@@ -15,6 +15,8 @@ RANK_DEPENDENT_SIZE = frozenset(
     {"all_gather", "gather", "scatter", "alltoall", "all_to_all", "alltoall_base", "reduce_scatter", "all_to_allv"}
 )
 """Operations whose element counts may legally differ between the ranks of one call."""
+_EQUAL_ON_GLOO = frozenset({"all_gather"})
+"""Of those the ones that gloo has for equal counts only; ZeRO-3 gathers its parameters with it there."""
 
 
 Pg = tuple[int, int]
@@ -95,6 +97,7 @@ def _load(dump: bytes) -> dict[str, Any]:
 
 def _entry(recorder: int, e: dict[str, Any]) -> Entry:
     backend, _, op = e["profiling_name"].partition(":")
+    may_differ = RANK_DEPENDENT_SIZE - _EQUAL_ON_GLOO if backend == "gloo" else RANK_DEPENDENT_SIZE
     return Entry(
         record=e["record_id"],
         pg=(recorder, int(e["pg_id"])),
@@ -102,7 +105,7 @@ def _entry(recorder: int, e: dict[str, Any]) -> Entry:
         key=e["collective_seq_id"] if backend == "nccl" else e["op_id"],
         op=op,
         dtype=e["input_dtypes"][0] if e["input_dtypes"] else "",
-        n=None if op in RANK_DEPENDENT_SIZE else elements(e["input_sizes"]),
+        n=None if op in may_differ else elements(e["input_sizes"]),
     )
 
 

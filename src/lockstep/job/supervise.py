@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from lockstep.job import evidence, scratch
+from lockstep.job import evidence, ras, scratch
 from lockstep.job.claims import Claims
 from lockstep.job.launch import HOST, Command, Ports, rollout_command, trainer_command
 from lockstep.job.losses import Loss, Losses
@@ -107,7 +107,7 @@ class _Watch:
         self._healthy_at: float | None = None
         self._finished_at: float | None = None
         self._peak = 0
-        self._weighed = 0.0
+        self._weighed = -WEIGH_S
         self._begun = time.monotonic()
 
     def run(self, progress: Progress) -> Outcome:
@@ -235,6 +235,9 @@ class _Watch:
 
     def _collect(self) -> None:
         evidence.collect(self._tree, self._dir)
+        if self._spec.device == "cuda":
+            ports = {"rollout": self._ports.ras_rollout, "trainer": self._ports.ras_trainer}
+            ras.save(ports, HOST, self._dir / "evidence")
 
     def _outcome(self, verdict: Verdict, to_verdict: float, failure: str = "") -> Outcome:
         return Outcome(verdict, failure, self._age(), to_verdict, self._healthy_at or 0.0, self._peak)

@@ -27,6 +27,7 @@ INSIDE: dict[str, dict[tuple[str, str], str]] = {
     "extra eval batch": {RANK: "control_flow:extra_eval_batch"},
     "lone save": {RANK: "control_flow:lone_save"},
     "slow rank": {RANK: "rank_trouble:slow"},
+    "slow storage": {RANK: "rank_trouble:slow_storage"},
     "rank dies": {RANK: "rank_trouble:dies"},
     "late rank": {WORKER: "late_rank:arm"},
     "broken image": {WORKER: "requests:broken_image"},

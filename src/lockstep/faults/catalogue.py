@@ -145,9 +145,17 @@ FAULTS = [
     Fault(
         "slow rank",
         "trainer",
-        "a rank that waits 20 s for a disk or a lock",
+        "a rank that waits 20 s, say for a service",
         Expected(Kind.IN_STEP),
         "slow is not wrong: a sleep ends by itself",
+        {"rank": 1, "step": 1, "seconds": 20.0},
+    ),
+    Fault(
+        "slow storage",
+        "trainer",
+        "a rank whose file system does not answer for 20 s",
+        Expected(Kind.IN_STEP),
+        "an operation on a file may end by itself: no hang for the first 60 s",
         {"rank": 1, "step": 1, "seconds": 20.0},
     ),
     Fault(

@@ -31,6 +31,14 @@ class FromOutside(threading.Thread):
         self.did: list[str] = []
         """What was done, in words, with the time since the generation began."""
 
+    def __enter__(self) -> FromOutside:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join(timeout=5)
+
     def run(self) -> None:
         while not self.over.wait(LOOK_S):
             if self.generations("begin") >= self._generation:

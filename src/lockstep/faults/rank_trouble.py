@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import tempfile
+import threading
 import time
 from typing import Any
 
@@ -19,6 +22,23 @@ def slow(rank: int, step: int, seconds: float) -> None:
         if own_rank() == rank:
             tell(f"rank {rank} sleeps {seconds} s after step {step}")
             time.sleep(seconds)
+
+    after_step(step, act)
+
+
+def slow_storage(rank: int, step: int, seconds: float) -> None:
+    """`rank` waits for a lock on a file after `step`, as on storage that does not answer: slow, not wrong."""
+
+    def act(control: Any) -> None:
+        if own_rank() != rank:
+            return
+        tell(f"rank {rank} waits {seconds} s for a file after step {step}")
+        with tempfile.NamedTemporaryFile() as held, open(held.name) as wanted:  # noqa: PTH123
+            fcntl.flock(held, fcntl.LOCK_EX)
+            release = threading.Timer(seconds, fcntl.flock, (held, fcntl.LOCK_UN))
+            release.start()
+            fcntl.flock(wanted, fcntl.LOCK_EX)
+            release.join()
 
     after_step(step, act)
 

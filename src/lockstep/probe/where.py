@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 import sys
 import sysconfig
 import threading
@@ -23,6 +24,7 @@ _SYSCALLS = {
         "receive": (45, 47, 299),
         "accept": (43, 288),
         "wait": (61, 247),
+        "file": (2, 4, 5, 6, 73, 74, 75, 82, 87, 257, 262, 332),
     },
     "aarch64": {
         "sleep": (101, 115),
@@ -34,9 +36,17 @@ _SYSCALLS = {
         "receive": (207, 212, 243),
         "accept": (202, 242),
         "wait": (95, 260),
+        "file": (32, 35, 38, 56, 79, 80, 82, 83, 276, 291),
     },
 }
-"""Linux system call numbers by what they wait for (`asm/unistd_64.h`, `asm-generic/unistd.h`)."""
+"""Linux system call numbers by what they wait for (`asm/unistd_64.h`, `asm-generic/unistd.h`).
+
+`file` are those that work on files alone: open, stat, rename, unlink, flock, fsync.
+"""
+_READS_AND_WRITES = {
+    "x86_64": (0, 1, 17, 18, 19, 20),
+    "aarch64": (63, 64, 65, 66, 67, 68),
+}.get(platform.machine(), ())
 
 _NAMES = {n: name for name, numbers in _SYSCALLS.get(platform.machine(), {}).items() for n in numbers}
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
@@ -58,13 +68,20 @@ class MainThread:
         return time.clock_gettime(self._clock)
 
     def park(self) -> str | None:
-        """Name of the system call that it is blocked in; None when it runs or the kernel does not tell."""
+        """Name of the system call that it is blocked in; None when it runs or the kernel does not tell.
+
+        Reading or writing a regular file is `file`, a pipe or a socket is not.
+        """
         try:
             with open(self._syscall) as f:  # noqa: PTH123  (pathlib is slower, and this runs every second)
-                number = f.read(8).split()[0]
-        except (OSError, IndexError):
+                number, *arguments = f.read(64).split()
+            if not number.isdigit():
+                return None
+            if int(number) in _READS_AND_WRITES and stat.S_ISREG(os.fstat(int(arguments[0], 16)).st_mode):
+                return "file"
+        except (OSError, ValueError, IndexError):
             return None
-        return _NAMES.get(int(number), number) if number.isdigit() else None
+        return _NAMES.get(int(number), number)
 
     def stack(self) -> list[str]:
         """`path:line function`, innermost first, without frames of torch and of the standard library."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from lockstep.ledger import Ledger
 
 from .model import Kind, RankView, Verdict
-from .stillness import silent_for
+from .stillness import PASSES, silent_for
 
 UNKNOWN = "unknown"
 
@@ -36,9 +36,9 @@ def explain(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[st
     if verdict.side == "trainer" and verdict.kind in (Kind.DIVERGED, Kind.STUCK):
         return _trainer(verdict, ledgers)
     if verdict.kind is Kind.STALLED and any(
-        view.park == "sleep" for view in verdict.ranks if view.state == "absent"
+        view.park in PASSES for view in verdict.ranks if view.state == "absent"
     ):
-        return "slow-storage-or-rank", _absent(verdict, "sleeps")
+        return "slow-storage-or-rank", _absent(verdict, "sleeps or waits for a file")
     return UNKNOWN, ()
 
 

@@ -13,7 +13,7 @@ from .groups import gather, order
 from .hang import Cause, Hang, find
 from .model import Kind, Verdict
 from .sentence import group_text, hang_sentence, parts_text
-from .stillness import PULSE_S, Window, last_still, silent_for, still
+from .stillness import PASSES, PULSE_S, Window, last_still, silent_for, still
 from .views import boundary_view, difference_views, group_view, hang_views, passed, shared_view, span_text
 
 SLEEP_LIMIT_S = 60.0
@@ -111,7 +111,7 @@ class _Case:
         ]
         suspects = [hang.group.members[rank].ledger for rank in hang.absent] + feeders
         pulses = [x.pulse_at(window.end) for x in suspects if x.ended is None]
-        return any(pulse is not None and pulse.w is None and pulse.park == "sleep" for pulse in pulses)
+        return any(pulse is not None and pulse.w is None and pulse.park in PASSES for pulse in pulses)
 
     def _hung(
         self,

@@ -94,6 +94,8 @@ def _whereabouts(view: RankView) -> tuple[str, str]:
         return f"is {silent}" + (f", last seen{place}" if place else ""), f"are {silent}"
     if view.waits_elsewhere:
         return f"waits {view.waits_elsewhere}", f"wait {view.waits_elsewhere}"
+    if view.park == "file":
+        return f"waits for a file{place}", f"wait for files{place}"
     if view.park == "sleep":
         return f"sleeps{place}", f"sleep{place}"
     word = "idle" if view.park else "still"

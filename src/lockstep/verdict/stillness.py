@@ -10,6 +10,7 @@ from lockstep.ledger import Ledger
 
 PULSE_S = 2.0  # a living process writes a pulse at least this often
 SILENT_S = 2.5 * PULSE_S
+PASSES = ("sleep", "file")  # what a main thread may be parked in and yet end by itself
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,44 @@
+"""What the main thread of a process is parked in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import fcntl, os, sys, threading, time
+from lockstep.probe.where import MainThread
+
+def look():
+    time.sleep(0.3)
+    print(main.park(), flush=True)
+    os._exit(0)
+
+main = MainThread()
+threading.Thread(target=look).start()
+exec(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "parked"),
+    [
+        ("a, b = open(sys.argv[2], 'w'), open(sys.argv[2]); fcntl.flock(a, 2); fcntl.flock(b, 2)", "file"),
+        ("time.sleep(9)", "sleep"),
+        ("r, w = os.pipe(); os.read(r, 1)", "read"),
+        ("import socket; a, b = socket.socketpair(); a.recv(1)", "receive"),
+        ("threading.Lock().acquire(); l = threading.Lock(); l.acquire(); l.acquire()", "futex"),
+        ("while True: pass", "None"),
+    ],
+)
+def test_park(tmp_path: Path, body: str, parked: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, body, str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout.strip() == parked, done.stderr

@@ -14,7 +14,7 @@ from lockstep.job.launch import Command, Ports, rollout_command, trainer_command
 from lockstep.job.spec import CPU_SIZES, JobSpec, Layout, cpu_job
 
 SCRIPT = Path(__file__).parents[1] / "data" / "scripts" / "launch.sh"
-PORTS = Ports(http=10001, rendezvous=10002, weight_sync=10003, rollout=10004)
+PORTS = Ports(http=10001, rendezvous=10002, weight_sync=10003, rollout=10004, ras_rollout=10005, ras_trainer=10006)
 RUN = Path("/runs/one")
 LOCAL = {"model", "dataset", "val_dataset", "external_plugins", "reward_funcs", "output_dir", "run_name"} | {
     "port",

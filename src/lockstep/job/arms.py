@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.faults.outside import FromOutside
 from lockstep.job.home import STAMP
 from lockstep.job.processes import StartError
 from lockstep.job.spec import JobSpec
@@ -29,6 +31,8 @@ class Arm:
     absent: tuple[int, ...] = ()
     boundaries: tuple[tuple[str, int], ...] = ()
     """Boundaries that every trainer rank must have passed at least so often."""
+    outside: Callable[[Path], FromOutside] | None = None
+    """From the run's folder: who does the arm's fault, where no process of the job does."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def run_arms(
         place = home / arm.spec.name.replace(" ", "_")
         fatal: Exception | None = None
         try:
-            outcome = run_job(arm.spec, place, limits, progress(arm))
+            with arm.outside(place) if arm.outside else nullcontext():
+                outcome = run_job(arm.spec, place, limits, progress(arm))
             result = Result(arm, outcome, check(arm, outcome), place)
         except JobError as error:
             result = Result(arm, None, str(error), place)

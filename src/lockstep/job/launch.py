@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,9 @@ class Ports:
     weight_sync: int
     rollout: int
     """`MASTER_PORT` of the rollout: the script sets one, and no part of the pinned stack listens on it."""
+    ras_rollout: int
+    ras_trainer: int
+    """Where NCCL answers questions about its communicators, on CUDA; see `lockstep.job.ras`."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def rollout_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[st
     if spec.device == "cpu":
         env |= CPU_ONLY | cpu.rollout_environment(spec.layout.data_parallel, spec.layout.tensor_parallel)
     else:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.layout.rollout))
+        env |= _cuda("rollout", spec.layout.rollout, ports.ras_rollout, run_dir)
     return Command([*_swift("rollout"), *_flags(arguments)], env)
 
 
@@ -82,7 +85,7 @@ def trainer_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[st
     if spec.device == "cpu":
         env |= CPU_ONLY | cpu.trainer_environment()
     else:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.layout.trainer))
+        env |= _cuda("trainer", spec.layout.trainer, ports.ras_trainer, run_dir)
     return Command([*_swift("rlhf"), *_flags(arguments)], env)
 
 
@@ -109,6 +112,24 @@ FOREIGN = frozenset(
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
 """A GPU that is there all the same is not for this job, and its groups meet on the loopback interface, whatever the machine's name
 resolves to."""
+
+
+def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> dict[str, str]:
+    """One side's devices, and what torch and NCCL must be told before they start.
+
+    The flight recorder's own files, `evidence/<side>-nccl-rank-<N>`, only come when a watchdog's timeout is waited for. torch 2.8 reads
+    the name from the first variable, earlier releases from the second.
+    """
+    dumps = str(run_dir / "evidence" / f"{side}-nccl-rank-")
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_DUMP_TEMP_FILE": dumps,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": dumps,
+        "NCCL_RAS_ENABLE": "1",
+        "NCCL_RAS_ADDR": f"{HOST}:{ras_port}",
+    }
 
 
 def _environment(spec: JobSpec, run_dir: Path, base: Mapping[str, str]) -> dict[str, str]:

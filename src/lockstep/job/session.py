@@ -9,18 +9,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lockstep.fixtures.checkpoint import CheckpointError, ensure_checkpoint
+from lockstep import devices
+from lockstep.fixtures.checkpoint import CheckpointError, checkpoint_path, ensure_checkpoint
 from lockstep.fixtures.shapes import DatasetError, check_dataset
 from lockstep.job.arms import Arm, Result, run_arms, stress_arms
+from lockstep.job.dry_run import show_commands
+from lockstep.job.gpu import GpuOptions, gpu_arms, gpu_job, gpu_layout, has_flash_attn, pretended_gpus
 from lockstep.job.home import HomeInUse, home
 from lockstep.job.processes import StartError, terminate_as_exit
-from lockstep.job.spec import JobSpec, cpu_job
+from lockstep.job.spec import JobSpec, Layout, cpu_job
 from lockstep.job.supervise import Limits
 from lockstep.report.progress import ProgressLine
 from lockstep.report.summary import show_result, show_summary
 from lockstep.stack import StackError, check_stack, complete_cpu_build
 
 DATASETS = Path("datasets/shapes")
+CHOICE_LEFT = GpuOptions()
 LOG_WIDTH = 110
 """Characters a line where nobody's terminal sets it."""
 LEAST_FREE_GIB = 2.0
@@ -32,8 +36,10 @@ class SetupError(RuntimeError):
     """The runs cannot begin; the message says what is missing."""
 
 
-def run(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Result]:
-    """Runs the arms named in `only` (all if none) and returns how they ended.
+def run(
+    device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT
+) -> list[Result]:
+    """Runs the arms named in `only` (all if none) on `device`, `cpu` or `cuda`, and returns how they ended.
 
     Raises SetupError when they cannot be run here: before anything is started, or when the disk is full. Raises SystemExit when it
     is interrupted.
@@ -41,11 +47,8 @@ def run(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Resu
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
-    job = prepare(device, steps=steps, out=out.resolve())
-    arms = stress_arms(job)
-    if unknown := set(only) - {arm.spec.name for arm in arms}:
-        raise SetupError(f"no arm is named {', '.join(sorted(unknown))}; there are: {', '.join(a.spec.name for a in arms)}")
-    arms = [arm for arm in arms if not only or arm.spec.name in only]
+    job = prepare(device, steps=steps, out=out.resolve(), options=options)
+    arms = _arms(job, only)
     lines: list[ProgressLine] = []
 
     def progress(arm: Arm) -> ProgressLine:
@@ -72,25 +75,61 @@ def run(device: str, *, steps: int, out: Path, only: Sequence[str]) -> list[Resu
     return results
 
 
-def prepare(device: str, *, steps: int, out: Path) -> JobSpec:
-    """The job's spec with everything that it names in place: the pinned stack, the data, the model, room on the disk."""
-    if device != "cpu":
-        raise SetupError(f"no such device: {device!r}; there is: cpu")
+def dry_run(device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT) -> None:
+    """Shows what `run` would start. Needs neither the stack nor a GPU, and starts and writes nothing. Raises SetupError."""
+    _check_choice(device, options)
     try:
+        layout = gpu_layout(pretended_gpus(options), options) if device == "cuda" else None
+        model = options.model or checkpoint_path(out.resolve().parent / "models")
+    except (devices.DeviceError, CheckpointError) as error:
+        raise SetupError(str(error)) from error
+    job = _job(layout, model, steps, out.resolve(), tiny=options.model is None)
+    show_commands(_arms(job, only), out.resolve())
+
+
+def prepare(device: str, *, steps: int, out: Path, options: GpuOptions = CHOICE_LEFT) -> JobSpec:
+    """The job's spec with everything that it names in place: the GPUs, the pinned stack, the data, the model, room on the disk."""
+    _check_choice(device, options)
+    try:
+        layout = gpu_layout(devices.find_gpus(), options) if device == "cuda" else None
         check_stack(device)
-        complete_cpu_build()
+        if layout is None:
+            complete_cpu_build()
         out.mkdir(parents=True, exist_ok=True)
         _check_space(out)
-        datasets = DATASETS.resolve()
         for name in ("train.jsonl", "val.jsonl"):
-            check_dataset(datasets / name)
-        model = ensure_checkpoint(out.parent / "models")
-    except (StackError, DatasetError, CheckpointError) as error:
+            check_dataset(DATASETS / name)
+        model = options.model or ensure_checkpoint(out.parent / "models")
+    except (devices.DeviceError, StackError, DatasetError, CheckpointError) as error:
         raise SetupError(str(error)) from error
     except OSError as error:
         raise SetupError(_disk(error, out)) from error
-    job = cpu_job("job", model=model, datasets=datasets)
+    return _job(layout, model, steps, out, tiny=options.model is None)
+
+
+def _job(layout: Layout | None, model: Path, steps: int, out: Path, *, tiny: bool) -> JobSpec:
+    datasets = DATASETS.resolve()
+    if layout is None:
+        job = cpu_job("job", model=model, datasets=datasets)
+    else:
+        job = gpu_job("job", model=model.resolve(), datasets=datasets, layout=layout, flash_attn=has_flash_attn(), tiny=tiny)
     return job.with_(cache=out.parent / "cache", trainer={**job.trainer, "max_steps": steps})
+
+
+def _arms(job: JobSpec, only: Sequence[str]) -> list[Arm]:
+    arms = stress_arms(job) if job.device == "cpu" else gpu_arms(job)
+    if unknown := set(only) - {arm.spec.name for arm in arms}:
+        raise SetupError(f"no arm is named {', '.join(sorted(unknown))}; there are: {', '.join(a.spec.name for a in arms)}")
+    return [arm for arm in arms if not only or arm.spec.name in only]
+
+
+def _check_choice(device: str, options: GpuOptions) -> None:
+    if device not in ("cpu", "cuda"):
+        raise SetupError(f"no such device: {device!r}; there are: cpu, cuda")
+    if device == "cpu" and options != CHOICE_LEFT:
+        raise SetupError("--gpus, --rollout-gpus and --model are for --device cuda")
+    if options.model is not None and not (options.model / "config.json").is_file():
+        raise SetupError(f"{options.model}: expected the folder of a checkpoint, with its config.json")
 
 
 def _check_space(folder: Path) -> None:

@@ -1,0 +1,69 @@
+"""Asks NCCL itself how its communicators are: a second witness, which also knows those that torch's recorder does not see.
+
+NCCL's RAS subsystem (2.24 and later; torch 2.8.0 brings 2.27.3) has one process of a job on a host answer on a TCP port, in text. The
+words are those of NCCL's own client `ncclras` (`src/ras/client.cc`), and asking takes part in no collective. Its reports are kept for
+a person to read: no verdict is made from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+CLIENT_PROTOCOL = 2
+PEERS_S = 5
+"""Longest wait of the process that answers for those it asks: ranks that are stopped or gone do not answer."""
+WAIT_S = 12.0
+MAX_REPORT = 1 << 20
+"""Bytes kept of one report."""
+
+
+class RasError(RuntimeError):
+    """Nobody answers on that port, or not as NCCL's RAS does."""
+
+
+def query(host: str, port: int, wait_s: float = WAIT_S) -> str:
+    """The verbose status of the NCCL job that answers on `port`, as NCCL words it. Raises RasError."""
+    until = time.monotonic() + wait_s
+    try:
+        with socket.create_connection((host, port), timeout=wait_s) as connection:
+            for ask, expected in (
+                (f"CLIENT PROTOCOL {CLIENT_PROTOCOL}", "SERVER PROTOCOL "),
+                (f"TIMEOUT {PEERS_S}", "OK"),
+            ):
+                connection.sendall(f"{ask}\n".encode())
+                answer = _read(connection, until, whole=False)
+                if not answer.upper().startswith(expected):
+                    raise RasError(
+                        f"{host}:{port}: asked {ask!r}, expected {expected.strip()!r}, got {answer[:80]!r}"
+                    )
+            connection.sendall(b"VERBOSE STATUS\n")
+            return _read(connection, until, whole=True)
+    except OSError as error:
+        raise RasError(f"{host}:{port}: {error}") from error
+
+
+def save(ports: Mapping[str, int], host: str, folder: Path) -> None:
+    """Writes `<side>.ras.txt` for each side: its report, or why there is none. Raises nothing."""
+    for side, port in ports.items():
+        try:
+            text = query(host, port)
+        except RasError as error:
+            text = f"no report: {error}\n"
+        with contextlib.suppress(OSError):
+            (folder / f"{side}.ras.txt").write_text(text)
+
+
+def _read(connection: socket.socket, until: float, *, whole: bool) -> str:
+    """One line, or all until the other side closes; at most MAX_REPORT bytes. Raises TimeoutError."""
+    received = b""
+    while len(received) < MAX_REPORT and (whole or not received.endswith(b"\n")):
+        connection.settimeout(max(until - time.monotonic(), 0.01))
+        part = connection.recv(65536)
+        if not part:
+            break
+        received += part
+    return received[:MAX_REPORT].decode(errors="replace")

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shutil
+import sys
 from pathlib import Path
 
 import nox
@@ -17,12 +19,13 @@ nox.options.sessions = ["lint", "tests"]
 
 PYTHON = "3.11"
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+SIZE_GB = {"cpu": 8, "gpu": 10}
 
 
 def stack(session: nox.Session, device: str) -> Path:
     """The programs of the environment that holds the pinned stack for `device`, exactly as constraints/ has it.
 
-    Built once and shared by all sessions that need it, since it has 8 GB; anew when the constraints or Lockstep's own metadata
+    Built once and shared by all sessions that need it, since it has 8 to 10 GB; anew when the constraints or Lockstep's own metadata
     change. With uv if there is one (it comes with `nox[uv]`), else with pip.
     """
     home = Path(".nox", f"stack-{device}").absolute()
@@ -36,7 +39,7 @@ def stack(session: nox.Session, device: str) -> Path:
         else:
             session.run_install(f"python{PYTHON}", "-m", "venv", "--clear", str(home), external=True)
             install = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
-        session.log(f"installing the pinned stack for {device} (8 GB) into {home}")
+        session.log(f"installing the pinned stack for {device} ({SIZE_GB[device]} GB) into {home}")
         session.run_install(*install, "-r", str(constraints), external=True)
         session.run_install(*install, "-e", ".", external=True)
         stamp.write_text(wanted)
@@ -47,6 +50,23 @@ def stack(session: nox.Session, device: str) -> Path:
 def cpu_stress(session: nox.Session) -> None:
     """Run the incident's job three times without a GPU: as it is, with the fault, with fault and cure."""
     session.run(str(stack(session, "cpu") / "lockstep"), "run", "--device", "cpu", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def gpu_stress(session: nox.Session) -> None:
+    """Run the same job on 4 or more NVIDIA GPUs (`-- --gpus 8 --rollout-gpus 2 --steps 8 --model DIR`)."""
+    sys.path.insert(0, str(Path("src").absolute()))
+    from lockstep import devices
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--gpus")
+    parser.add_argument("--rollout-gpus")
+    chosen, _ = parser.parse_known_args(session.posargs)
+    try:
+        devices.split(devices.find_gpus(), chosen.gpus, chosen.rollout_gpus)
+    except devices.DeviceError as error:
+        session.error(str(error))
+    session.run(str(stack(session, "gpu") / "lockstep"), "run", "--device", "cuda", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")
@@ -76,9 +96,10 @@ def lint(session: nox.Session) -> None:
 def lock(session: nox.Session) -> None:
     """Rebuild the constraint files from their short inputs, as of the days after the incident."""
     session.install("uv")
-    session.run(
-        "uv", "pip", "compile", "constraints/cpu.in", "--override", "constraints/cpu.overrides.txt",
-        "--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28", "--exclude-newer", "2025-12-08",
-        "--generate-hashes", "--no-annotate", "--no-emit-index-url", "--custom-compile-command", "nox -s lock",
-        "--quiet", "--output-file", "constraints/cpu.txt", *session.posargs,
-    )  # fmt: skip
+    for device, overrides in (("cpu", ["--override", "constraints/cpu.overrides.txt"]), ("gpu", [])):
+        session.run(
+            "uv", "pip", "compile", f"constraints/{device}.in", *overrides,
+            "--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28", "--exclude-newer", "2025-12-08",
+            "--generate-hashes", "--no-annotate", "--no-emit-index-url", "--custom-compile-command", "nox -s lock",
+            "--quiet", "--output-file", f"constraints/{device}.txt", *session.posargs,
+        )  # fmt: skip

@@ -1,5 +1,7 @@
-"""Which GPUs this machine has, and which of them each side of the job gets. Standard library only: it is asked before anything else
-is installed."""
+"""Which GPUs this machine has, and which of them each side of the job gets.
+
+Standard library only: it is asked before anything else is installed.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ LEAST_TRAINER = 2
 
 
 class DeviceError(RuntimeError):
-    """These GPUs are not enough for the job, or are not there. The message says what there is and what is needed."""
+    """There are too few GPUs for the job; the message says how many, and what is needed."""
 
 
 def find_gpus(env: Mapping[str, str] = os.environ, proc: Path = PROC) -> tuple[int, ...]:
     """Numbers of the GPUs that this process may use. Loads no library of CUDA's.
 
-    Counts with `nvidia-smi -L`, or where that is missing or fails, in `proc`. `CUDA_VISIBLE_DEVICES` limits them.
-    Raises DeviceError when that holds something else than numbers.
+    Counts with `nvidia-smi -L`, or where that is missing or fails, in `proc`. `CUDA_VISIBLE_DEVICES` limits
+    them. Raises DeviceError when that holds something else than numbers.
     """
     present = range(_count(env, proc))
     visible = env.get("CUDA_VISIBLE_DEVICES")
@@ -53,10 +55,10 @@ def _count(env: Mapping[str, str], proc: Path) -> int:
 def split(
     found: Sequence[int], gpus: str | None = None, rollout: str | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The trainer's GPUs and the rollout's, of those in `found`. By default the last two are the rollout's, as in the incident.
+    """The trainer's GPUs and the rollout's, of those in `found`.
 
-    `gpus`: how many to use ("6", the first six), or which ("0,1,4,5"). `rollout`: how many of those ("2", the last two), or which
-    ("4,5"). Raises DeviceError.
+    `gpus`: how many to use ("6", the first six), or which ("0,1,4,5"). `rollout`: how many of those ("2", the
+    last two), or which ("4,5"); by default the last two, as in the incident. Raises DeviceError.
     """
     used = tuple(found) if gpus is None else _choose("--gpus", gpus, found, last=False)
     least = LEAST_TRAINER + LEAST_ROLLOUT

@@ -1,4 +1,7 @@
-"""Shows what a run would start: devices, environments (only what Lockstep sets) and both command lines, as a shell script has them."""
+"""Shows what a run would start, as a shell script has it: devices, both command lines and their environments.
+
+Of the environments only what Lockstep sets: the rest is the caller's.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,12 @@ def show_commands(arms: Sequence[Arm], out: Path) -> None:
             "SIGSTOP from outside" if arm.outside else arm.spec.fault["name"] if arm.spec.fault else "none"
         )
         print(
-            f"# run {arm.spec.name!r}: fault: {fault}; remedy: {arm.spec.remedy or 'none'}; must end: {arm.expected.value}"
+            f"# run {arm.spec.name!r}: fault: {fault}; remedy: {arm.spec.remedy or 'none'}; "
+            f"must end: {arm.expected.value}"
         )
     print(
-        f"# Of {spec.name!r} (another one's with --only). Ports are chosen anew for each run, and <time> is its start."
+        f"# Of {spec.name!r} (another one's with --only). "
+        "Ports are chosen anew for each run, and <time> is its start."
     )
     run_dir = out / "<time>" / spec.name.replace(" ", "_")
     ports = Ports(*free_ports(len(fields(Ports)), HOST))

@@ -15,11 +15,11 @@ from lockstep.job.arms import LATE_RANK, Arm, stress_arms
 from lockstep.job.spec import INCIDENT, Arguments, JobSpec, Layout
 
 GPU_SIZES: Arguments = {"eval_steps": 3, "save_steps": 4, "max_steps": 8}
-"""Eight steps instead of an epoch; eval and save fall on different steps. Batches and lengths are the incident's."""
+"""Eight steps instead of an epoch; eval and save fall on different steps. The rest is the incident's."""
 PROMPTS_PER_RANK = 2
 """Prompts of one rank's batch: 16 completions, 8 for each prompt."""
 TINY_MODELS_CACHE: Arguments = {"vllm_engine_kwargs": json.dumps({"num_gpu_blocks_override": 8192})}
-"""131,072 tokens. vLLM keeps a Python object for each block, and a whole GPU holds some 17 million blocks of the tiny model's."""
+"""131,072 tokens. vLLM keeps a Python object for each block; a GPU would hold millions of this model's."""
 NO_REPORT = {"report_to": "none (nothing leaves the machine)"}
 NO_FLASH_ATTN = {
     "attn_impl": "sdpa (flash-attn is not installed)",
@@ -44,7 +44,7 @@ def gpu_layout(found: Sequence[int], options: GpuOptions) -> Layout:
 
 
 def pretended_gpus(options: GpuOptions) -> tuple[int, ...]:
-    """The GPUs that `--gpus` speaks of, whether they are there or not; those of the incident's host if it says nothing."""
+    """The GPUs that `--gpus` speaks of, there or not; eight, as in the incident, if it is not given."""
     words = (options.gpus or "8").split(",")
     if len(words) == 1 and words[0].isdigit():
         return tuple(range(int(words[0])))
@@ -60,7 +60,8 @@ def gpu_job(
 ) -> JobSpec:
     """The incident's job on this host's GPUs.
 
-    `flash_attn`: whether the trainer can use it, and padding-free batches with it. `tiny`: whether `model` is the tiny checkpoint.
+    `flash_attn`: whether the trainer can use it, and padding-free batches with it. `tiny`: whether `model` is
+    the tiny checkpoint.
     """
     instead = NO_REPORT if flash_attn else NO_REPORT | NO_FLASH_ATTN
     attention: Arguments = {} if flash_attn else {"attn_impl": "sdpa", "padding_free": False}
@@ -78,7 +79,7 @@ def gpu_job(
 
 
 def gpu_arms(job: JobSpec) -> list[Arm]:
-    """The arms of the CPU, and the same hang with nothing patched: rank 0's worker is stopped by SIGSTOP while it adds requests."""
+    """The arms of the CPU, and the same fault with nothing patched: SIGSTOP for rank 0's worker."""
     arms = stress_arms(job)
     stop = partial(
         stop_worker, rank=0, generation=int(LATE_RANK["generation"]), run_s=0.06, stop_s=3.0, times=40

@@ -1,8 +1,8 @@
-"""Asks NCCL itself how its communicators are: a second witness, which also knows those that torch's recorder does not see.
+"""Asks NCCL itself how its communicators are: a second witness, which also knows those that torch does not.
 
-NCCL's RAS subsystem (2.24 and later; torch 2.8.0 brings 2.27.3) has one process of a job on a host answer on a TCP port, in text. The
-words are those of NCCL's own client `ncclras` (`src/ras/client.cc`), and asking takes part in no collective. Its reports are kept for
-a person to read: no verdict is made from them.
+NCCL's RAS subsystem (2.24 and later; torch 2.8.0 brings 2.27.3) has one process of a job and host answer on a
+TCP port, in text. The words are those of NCCL's own client `ncclras` (`src/ras/client.cc`), and asking takes
+part in no collective. Its reports are kept for a person to read: no verdict is made from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 CLIENT_PROTOCOL = 2
 PEERS_S = 5
-"""Longest wait of the process that answers for those it asks: ranks that are stopped or gone do not answer."""
+"""Longest wait of the process that answers for those it asks: stopped ranks do not answer."""
 WAIT_S = 12.0
 MAX_REPORT = 1 << 20
 """Bytes kept of one report."""

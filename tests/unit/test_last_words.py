@@ -63,8 +63,20 @@ def test_a_termination_is_told_and_still_terminates(tmp_path: Path, body: str) -
     assert words(tmp_path) == ["SIGTERM"]
 
 
-def test_an_end_without_a_signal_is_not_told(tmp_path: Path) -> None:
+def test_an_end_without_a_signal_is_an_end_without_a_name(tmp_path: Path) -> None:
     assert start(tmp_path, "pass").wait(20) == 0
+    assert (tmp_path / "words").read_text() == "\n"
+
+
+@pytest.mark.parametrize(("body", "number"), [("os.abort()", signal.SIGABRT), (BLOCKED, signal.SIGTERM)])
+def test_a_signal_while_the_interpreter_ends_ends_it(tmp_path: Path, body: str, number: int) -> None:
+    """What is registered with atexit before runs after."""
+    child = start(
+        tmp_path, "pass", before=f"import atexit; atexit.register(lambda: exec({body!r}, globals()))"
+    )
+    if number == signal.SIGTERM:
+        child.terminate()
+    assert child.wait(20) == -number
     assert words(tmp_path) == []
 
 

@@ -8,6 +8,7 @@ who left the order.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
@@ -32,6 +33,27 @@ def before_signals(close: Callable[[str], None]) -> None:
     libc.signal.restype = ctypes.c_void_p
     _before_abort(libc, close)
     _before_termination(libc, close)
+
+    def leave() -> None:
+        """While the interpreter ends, nothing of Python's may be called for a signal any more."""
+        close("")
+        _forget(libc)
+
+    atexit.register(leave)
+    os.register_at_fork(after_in_child=lambda: _forget(libc))
+
+
+def _forget(libc: Any) -> None:
+    """Both signals end the process at once again, unless somebody else handles them by now."""
+    if signal.getsignal(signal.SIGABRT) is signal.SIG_DFL:
+        libc.signal(signal.SIGABRT, None)
+    if signal.getsignal(signal.SIGTERM) is _placeholder:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+
+
+def _placeholder(number: int, frame: FrameType | None) -> None:
+    """Makes Python's C handler take the signal."""
 
 
 def _before_abort(libc: Any, close: Callable[[str], None]) -> None:
@@ -58,21 +80,12 @@ def _before_termination(libc: Any, close: Callable[[str], None]) -> None:
         os.close(writer)
         return
 
-    def placeholder(number: int, frame: FrameType | None) -> None:
-        """Makes Python's C handler take the signal."""
-
     def wait() -> None:
         while number := os.read(reader, 1):
-            if number[0] == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is placeholder:
+            if number[0] == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is _placeholder:
                 close("SIGTERM")
                 libc.signal(signal.SIGTERM, None)
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    def forget() -> None:
-        if signal.getsignal(signal.SIGTERM) is placeholder:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
-
-    signal.signal(signal.SIGTERM, placeholder)
-    os.register_at_fork(after_in_child=forget)
+    signal.signal(signal.SIGTERM, _placeholder)
     threading.Thread(target=wait, name="lockstep-last-words", daemon=True).start()

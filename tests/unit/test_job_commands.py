@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from pathlib import Path
 
 import pytest
+from launch_script import LOCAL, flags, same, script
 
 from lockstep import faults, remedies
 from lockstep.job.launch import Command, Ports, rollout_command, trainer_command
 from lockstep.job.spec import CPU_SIZES, JobSpec, Layout, cpu_job
 
-SCRIPT = Path(__file__).parents[1] / "data" / "scripts" / "launch.sh"
-PORTS = Ports(http=10001, rendezvous=10002, weight_sync=10003, rollout=10004, ras_rollout=10005, ras_trainer=10006)
+PORTS = Ports(
+    http=10001, rendezvous=10002, weight_sync=10003, rollout=10004, ras_rollout=10005, ras_trainer=10006
+)
 RUN = Path("/runs/one")
-LOCAL = {"model", "dataset", "val_dataset", "external_plugins", "reward_funcs", "output_dir", "run_name"} | {
-    "port",
-    "vllm_server_port",
-}
-"""Arguments whose value names something of one machine or of its owner."""
-
-
-def script(command: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables and arguments of `swift <command>` as the script has them."""
-    text = re.sub(r"\\\n", " ", SCRIPT.read_text())
-    line = next(line for line in text.splitlines() if f"swift {command} " in line)
-    before, _, after = line.partition(f"swift {command} ")
-    words = shlex.split(re.sub(r"\$\([^)]*\)", "computed", before))
-    return dict(word.split("=", 1) for word in words), flags(shlex.split(after.rstrip("& ")))
-
-
-def flags(words: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name = word[2:]
-            assert name not in found, f"--{name} is given twice"
-            found[name] = ""
-        else:
-            found[name] = f"{found[name]} {word}".strip()
-    return found
 
 
 def job() -> JobSpec:
@@ -55,13 +28,6 @@ def rollout(spec: JobSpec | None = None, base: dict[str, str] | None = None) -> 
 
 def trainer(spec: JobSpec | None = None, base: dict[str, str] | None = None) -> Command:
     return trainer_command(spec or job(), PORTS, RUN, base or {})
-
-
-def same(ours: str, theirs: str) -> bool:
-    try:
-        return float(ours) == float(theirs)
-    except ValueError:
-        return ours == theirs
 
 
 def test_every_argument_of_the_script_is_carried_or_said_to_be_replaced() -> None:

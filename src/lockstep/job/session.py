@@ -98,7 +98,7 @@ def prepare(device: str, *, steps: int, out: Path, options: GpuOptions = CHOICE_
         out.mkdir(parents=True, exist_ok=True)
         _check_space(out)
         for name in ("train.jsonl", "val.jsonl"):
-            check_dataset(DATASETS / name)
+            check_dataset(DATASETS.resolve() / name)
         model = options.model or ensure_checkpoint(out.parent / "models")
     except (devices.DeviceError, StackError, DatasetError, CheckpointError) as error:
         raise SetupError(str(error)) from error

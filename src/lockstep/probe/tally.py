@@ -114,8 +114,11 @@ class GroupTable:
                 self._recorded[e.pg] = self._bind(e)
             tracked = self._recorded[e.pg]
             if tracked is not None:
+                call: Call = (e.key, e.op, e.dtype, e.n)
+                if e.key == tracked.read and tracked.pending:
+                    call = _coalesced(tracked.pending.pop(), call)
                 tracked.read = e.key
-                tracked.pending.append((e.key, e.op, e.dtype, e.n))
+                tracked.pending.append(call)
 
     def absorb_counted(self, counters: list[Counted]) -> None:
         for i, counter in enumerate(counters):
@@ -192,3 +195,12 @@ class GroupTable:
             known = self._ops[op, dtype, n] = len(self._ops)
             self._write({"k": "op", "id": known, "op": op, "dtype": dtype, "n": n})
         return known
+
+
+def _coalesced(first: Call, then: Call) -> Call:
+    """Two records of one number as one call: NCCL counts all that is issued between two `ncclGroup` calls as one collective.
+
+    It is not counted as issued before its last record is written, so all of them are still pending here.
+    """
+    n = None if first[3] is None or then[3] is None else first[3] + then[3]
+    return then[0], "coalesced", first[2], n

@@ -1,0 +1,270 @@
+"""The recorders' dumps, gloo's and NCCL's, as torch 2.8.0 lays them out (`FlightRecorderDetail.hpp`: `getCollectiveTrace`,
+`getPgConfig`, `getPgStatus`). NCCL's are made by hand: nothing here needs a GPU or torch."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockstep.probe.flight import Entry, FlightRecorder
+from lockstep.probe.groups import GroupNames
+from lockstep.probe.tally import Counts, GroupTable
+
+DP = ("15", "undefined")
+DEFAULT = ("0", "default_pg")
+
+
+def entry(
+    record: int,
+    op: str = "nccl:all_reduce",
+    seq: int = 1,
+    pg: int = 5,
+    names: tuple[str, str] = DP,
+    *,
+    sizes: list[list[int]] | None = None,
+    dtype: str = "Int",
+    state: str = "completed",
+    p2p: int = 0,
+) -> dict[str, Any]:
+    """One record; `p2p` is its number among point-to-point operations, 0 for a collective."""
+    shapes = [[2]] if sizes is None else sizes
+    started = None if state == "scheduled" else 1_000 + record
+    return {
+        "record_id": record,
+        "pg_id": pg,
+        "process_group": names,
+        "thread_name": "pt_main_thread",
+        "thread_id": "4711",
+        "collective_seq_id": seq,
+        "p2p_seq_id": p2p,
+        "op_id": record + 1,
+        "profiling_name": op,
+        "time_created_ns": 900 + record,
+        "input_sizes": shapes,
+        "input_dtypes": [dtype] * len(shapes),
+        "output_sizes": shapes,
+        "output_dtypes": [dtype] * len(shapes),
+        "state": state,
+        "time_discovered_started_ns": started,
+        "time_discovered_completed_ns": 2_000 + record if state == "completed" else None,
+        "retired": state == "completed",
+        "timeout_ms": 600_000,
+        "is_p2p": p2p > 0,
+    }
+
+
+def status(enqueued: int, completed: int, started: int | None = None) -> dict[str, int]:
+    return {
+        "last_enqueued_collective": enqueued,
+        "last_started_collective": completed if started is None else started,
+        "last_completed_collective": completed,
+    }
+
+
+class Recorder:
+    """One of torch's two recorders, with a ring of `size` records."""
+
+    def __init__(self, nccl: bool, size: int = 2000) -> None:
+        self.nccl, self.size = nccl, size
+        self.entries: list[dict[str, Any]] = []
+        self.status: dict[str, dict[str, int]] = {}
+
+    def dump(self, collectives: bool, stacks: bool, only_active: bool) -> bytes:
+        # pg_config is filled by NCCL alone; getPgStatus writes -1 for a group that has not issued anything.
+        config = {"15": {"name": "15", "desc": "undefined", "ranks": "[0, 1]"}} if self.nccl else {}
+        data: dict[str, Any] = {
+            "version": "2.9",
+            "pg_config": config,
+            "nccl_version": "2.27.3",
+            "pg_status": self.status,
+        }
+        if collectives:
+            kept = self.entries[-self.size :]
+            if only_active:
+                kept = [e for e in kept if e["time_discovered_completed_ns"] is None]
+            frames = [{"name": "num_tokens_across_dp", "filename": "vllm/forward_context.py", "line": 82}]
+            data["entries"] = [{"frames": frames, **e} if stacks else e for e in kept]
+        return pickle.dumps(data, protocol=2)
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, Recorder]:
+    """gloo's and NCCL's, in the place of torch's."""
+    gloo, nccl = Recorder(nccl=False), Recorder(nccl=True)
+    c10d = ModuleType("torch._C._distributed_c10d")
+    c10d._dump_fr_trace = gloo.dump  # type: ignore[attr-defined]
+    c10d._dump_nccl_trace = nccl.dump  # type: ignore[attr-defined]
+    c = ModuleType("torch._C")
+    c._distributed_c10d = c10d  # type: ignore[attr-defined]
+    for name, module in (
+        ("torch", ModuleType("torch")),
+        ("torch._C", c),
+        ("torch._C._distributed_c10d", c10d),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    return gloo, nccl
+
+
+def test_nccl_records_count_by_collective_and_gloo_by_operation(recorders: tuple[Recorder, Recorder]) -> None:
+    gloo, nccl = recorders
+    nccl.entries = [
+        entry(0, seq=207, sizes=[[2]]),
+        entry(1, "nccl:_all_gather_base", 208, sizes=[[4, 8]], dtype="BFloat16"),
+    ]
+    gloo.entries = [entry(0, "gloo:all_reduce", 0, pg=16, names=("16", "undefined"), sizes=[[1]])]
+    entries, lost = FlightRecorder().drain()
+    assert lost == 0
+    assert entries == [
+        Entry(0, (0, 16), ("16", "undefined"), 1, "all_reduce", "Int", 1),
+        Entry(0, (1, 5), DP, 207, "all_reduce", "Int", 2),
+        Entry(1, (1, 5), DP, 208, "_all_gather_base", "BFloat16", 32),
+    ]
+
+
+def test_states_do_not_matter_for_what_was_issued(recorders: tuple[Recorder, Recorder]) -> None:
+    _, nccl = recorders
+    states = ("completed", "started", "scheduled")
+    nccl.entries = [entry(i, seq=i + 1, state=state) for i, state in enumerate(states)]
+    recorder = FlightRecorder()
+    assert [e.key for e in recorder.drain()[0]] == [1, 2, 3]
+    nccl.entries[1:] = [entry(1, seq=2), entry(2, seq=3)]
+    assert recorder.drain() == ([], 0)
+
+
+def test_point_to_point_is_left_out_and_is_not_lost(recorders: tuple[Recorder, Recorder]) -> None:
+    _, nccl = recorders
+    nccl.entries = [
+        entry(0, seq=1),
+        entry(1, "nccl:send 0->1", 1, p2p=1),
+        entry(2, "nccl:recv 1<-0", 1, p2p=2),
+        entry(3, seq=2),
+    ]
+    entries, lost = FlightRecorder().drain()
+    assert ([e.record for e in entries], lost) == ([0, 3], 0)
+
+
+def test_sizes_that_may_differ_between_ranks_are_not_compared(recorders: tuple[Recorder, Recorder]) -> None:
+    _, nccl = recorders
+    nccl.entries = [
+        entry(0, "nccl:all_gather", 1, sizes=[[5]]),
+        entry(1, "nccl:all_reduce_barrier", 2, sizes=[[1]]),
+    ]
+    assert [e.n for e in FlightRecorder().drain()[0]] == [None, 1]
+
+
+def test_overwritten_records_are_told(recorders: tuple[Recorder, Recorder]) -> None:
+    _, nccl = recorders
+    nccl.size = 3
+    recorder = FlightRecorder()
+    nccl.entries = [entry(i, seq=i + 1) for i in range(2)]
+    assert len(recorder.drain()[0]) == 2
+    nccl.entries = [entry(i, seq=i + 1) for i in range(9)]
+    entries, lost = recorder.drain()
+    assert ([e.key for e in entries], lost) == ([7, 8, 9], 4)
+
+
+def test_status_of_a_hang_and_of_a_group_that_has_issued_nothing(
+    recorders: tuple[Recorder, Recorder],
+) -> None:
+    _, nccl = recorders
+    nccl.status = {"0": status(-1, -1), "5": status(434159, 434158, 434159), "7": status(1, -1)}
+    found = FlightRecorder().status()
+    assert found.enqueued == {(1, 5): 434159, (1, 7): 1}
+    assert found.completed == {(1, 5): 434158, (1, 7): 0}
+
+
+def test_without_nccl_in_the_build_there_is_one_recorder(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del sys.modules["torch._C._distributed_c10d"]._dump_nccl_trace  # type: ignore[attr-defined]
+    recorders[1].entries = [entry(0)]
+    assert FlightRecorder().drain() == ([], 0)
+
+
+def test_stacks_for_a_person(recorders: tuple[Recorder, Recorder]) -> None:
+    _, nccl = recorders
+    nccl.entries = [entry(0, state="scheduled")]
+    told = FlightRecorder().last_with_stacks()
+    assert told[0]["frames"][0]["name"] == "num_tokens_across_dp"
+    assert told[0]["state"] == "scheduled"
+
+
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's registry with the default group and vLLM's DP group, on two ranks; this process is rank 1."""
+    default, dp = (
+        SimpleNamespace(rank=lambda: 1, group_desc="default_pg"),
+        SimpleNamespace(rank=lambda: 1, group_desc="undefined"),
+    )
+    pairs = {"0": default, "15": dp}
+    groups = {id(pg): pg for pg in pairs.values()}
+
+    class ById(dict[Any, Any]):
+        def __getitem__(self, pg: Any) -> Any:
+            return super().__getitem__(id(pg))
+
+        def items(self) -> Any:
+            return [(groups[key], value) for key, value in super().items()]
+
+    world = SimpleNamespace(
+        pg_names=ById({id(pg): name for name, pg in pairs.items()}),
+        pg_group_ranks=ById({id(pg): {0: 0, 1: 1} for pg in pairs.values()}),
+        pg_map=ById({id(pg): ("nccl", None) for pg in pairs.values()}),
+        default_pg=default,
+    )
+    module = ModuleType("torch.distributed.distributed_c10d")
+    module._world = world  # type: ignore[attr-defined]
+    state = ModuleType("vllm.distributed.parallel_state")
+    coordinator = SimpleNamespace(unique_name="dp:0", device_group=dp, cpu_group=None)
+    state._groups = {"dp:0": lambda: coordinator}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", module)
+    monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", state)
+
+
+def test_the_incidents_hang_as_the_ledger_tells_it(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry(monkeypatch)
+    _, nccl = recorders
+    lines: list[dict[str, Any]] = []
+    table = GroupTable(GroupNames("rollout"), lines.append)
+    recorder = FlightRecorder()
+    nccl.entries = [entry(i, seq=i + 1) for i in range(3)] + [entry(3, seq=4, state="started")]
+    nccl.status = {"0": status(-1, -1), "5": status(4, 3, 4)}
+    table.absorb(recorder.drain()[0])
+    counts = Counts(recorder.status(), ())
+    assert table.waiting(counts) == {"g": 0, "seq": 4, "op": "all_reduce", "dtype": "Int", "n": 2}
+    told, _ = table.since_last(counts)
+    assert told["0"][0] == 4
+    assert told["0"][2] == {"all_reduce": 4}
+    group = next(line for line in lines if line["k"] == "group")
+    assert (group["name"], group["lib"], group["backend"], group["ranks"], group["rank"]) == (
+        "rollout.dp", "dp:0", "nccl", [0, 1], 1,
+    )  # fmt: skip
+
+
+def test_a_coalesced_region_is_one_collective(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`startCoalescing` lets what follows share a number; `endCoalescing` records `nccl:coalesced`, and counts it as enqueued."""
+    registry(monkeypatch)
+    _, nccl = recorders
+    lines: list[dict[str, Any]] = []
+    table = GroupTable(GroupNames("rollout"), lines.append)
+    recorder = FlightRecorder()
+    nccl.entries = [entry(0, seq=1), *(entry(i, "nccl:_all_gather_base", 2, sizes=[[i]]) for i in (1, 2))]
+    nccl.status = {"5": status(1, 1)}
+    table.absorb(recorder.drain()[0])
+    assert table.since_last(Counts(recorder.status(), ()))[0]["0"][0] == 1
+    nccl.entries += [entry(3, "nccl:coalesced", 2, sizes=[]), entry(4, seq=3)]
+    nccl.status = {"5": status(3, 3)}
+    table.absorb(recorder.drain()[0])
+    told, runs = table.since_last(Counts(recorder.status(), ()))
+    assert told["0"][0] == 3
+    assert told["0"][2] == {"all_reduce": 2, "coalesced": 1}
+    assert sum(repeats for _, repeats in runs["0"]) == 2
+    operation = next(line for line in lines if line["k"] == "op" and line["op"] == "coalesced")
+    assert operation["n"] == 3

@@ -80,8 +80,8 @@ FAULTS = [
         "extra collective",
         "trainer",
         "a callback that sums up a flag only where the loss is not finite",
-        Expected(Kind.DIVERGED, WORLD, 1, "all_reduce", "step 1", cause="rank-dependent-control-flow"),
-        "as above",
+        Expected(Kind.STUCK, WORLD, 1, "all_reduce", "step 1", cause="rank-dependent-control-flow"),
+        "each waits in another collective with the same number",
         {"rank": 1, "step": 1},
     ),
     Fault(

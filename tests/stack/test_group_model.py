@@ -1,4 +1,4 @@
-"""The model of vLLM's process groups against the real library, on gloo."""
+"""The models of vLLM's and DeepSpeed's process groups against the real libraries, on gloo."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.diagnose.groups import RELEASES, Layout, Release, made_groups
+from lockstep.diagnose.groups.trainer import GROUPS
 
 pytest.importorskip("vllm")
 
@@ -89,3 +90,54 @@ def test_model_is_what_vllm_makes(real: tuple[Release, Path], n: int) -> None:
         mine = [group for group in expected if group.device and rank in group.ranks]
         assert [group.local for group in mine] == list(range(len(mine)))
         assert {group.kind: [str(group.guid), list(group.ranks)] for group in mine[1:]} == names
+
+
+_TRAINER = """
+import json, os, sys
+import deepspeed, torch
+from torch.distributed import distributed_c10d as c10d
+out, rank = sys.argv[1], int(sys.argv[2])
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it compiles its own all-reduce
+store = f"file://{out}/store"
+deepspeed.init_distributed("gloo", auto_mpi_discovery=False, init_method=store, rank=rank, world_size=2)
+for _ in range(2):  # the model and a reference model
+    deepspeed.initialize(
+        model=torch.nn.Linear(4, 4),
+        config={"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}},
+    )
+names = {name: sorted(c10d._world.pg_group_ranks[group]) for group, name in c10d._world.pg_names.items()}
+open(f"{out}/{rank}.json", "w").write(json.dumps(names))
+"""
+
+
+def test_model_is_what_deepspeed_makes(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "TORCHDYNAMO_DISABLE": "1",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+    }
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _TRAINER, str(tmp_path), str(rank)],
+            env=environment | {"RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for worker in workers:
+            _, errors = worker.communicate(timeout=80)
+            assert worker.returncode == 0, errors[-3000:]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == {
+            str(group.guid): [0, 1] for group in GROUPS
+        }

@@ -149,6 +149,20 @@ def test_ranks_that_ray_left_out_are_not_absent() -> None:
     assert all_of_them.absent == ()
 
 
+def test_lines_that_people_have_shortened() -> None:
+    what = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=167, OpType=ALLREDUCE, NumelIn=1, "
+    text = "\n".join(f"[rank{rank}]: {what}NumelOut=1, Timeout(ms)=600000)" for rank in (8, 9, 13))
+    group = through(text).group
+    assert group is not None
+    assert group.waiting == (8, 9, 13)
+
+
+def test_a_work_that_did_not_time_out_is_no_timeout() -> None:
+    assert (
+        through("[Rank 0] waits for WorkNCCL(SeqNum=3, OpType=BROADCAST, Timeout(ms)=600000)").cause is None
+    )
+
+
 def test_a_message_on_the_next_line_is_not_joined_to_the_one_before() -> None:
     events = scan((LOGS / "incident.log").open("rb"), "x").events
     assert sorted({event.line for event in events if isinstance(event, Timeout)}) == [7, 29]

@@ -158,9 +158,7 @@ def _follows(case: Case, others: Sequence[Case], best: Cause | None) -> tuple[Ev
         bars = [mark for mark in case.earlier(seen.of("progress")) if mark.detail]
         if bars:
             where = f"at step {bars[-1].number} of {bars[-1].total}"
-            found.append(
-                Evidence.of(f"the trainer only waited, {where}: no group of it timed out before", bars[-1])
-            )
+            found.append(Evidence.of(f"the trainer only waited, {where}", bars[-1]))
         else:
             found.append(Evidence("the trainer only waited for the rollout's answer"))
     for other in others:

@@ -1,4 +1,4 @@
-"""Lines of torch's NCCL watchdog, torch 2.0 to 2.10, as events.
+"""Lines of torch's NCCL watchdog, torch 2.0 and later, as events.
 
 Formats are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp. What changed over the releases: 2.0
 prints no sizes; 2.1 adds NumelIn and NumelOut; 2.2 puts `[rankN]:` in front; 2.3 adds `[PG n Rank r]`; 2.4
@@ -15,10 +15,10 @@ from lockstep.diagnose.events import Event, GroupLabel, Mark, MarkKind, Status, 
 from lockstep.diagnose.prefix import origin, quote
 
 _TIMEOUT = re.compile(
-    r"(?:Watchdog caught collective operation timeout:\s{0,4}|\bWork )?"
+    r"(Watchdog caught collective operation timeout:\s{0,4})?"
     r"WorkNCCL\(SeqNum=(\d{1,18}), ?OpType=(\w{1,40})(?:, ?TensorShape=\[[^\]]{0,200}\])?"
     r"(?:, ?NumelIn=(\d{1,18}), ?NumelOut=(\d{1,18}))?, ?Timeout\(ms\)=(\d{1,12})\)"
-    r"(?:\s{1,4}ran for (\d{1,18}) milliseconds|\s{1,4}timed out in blocking wait)"
+    r"(?:\s{1,4}ran for (\d{1,18}) milliseconds|\s{1,4}(timed out in blocking wait))?"
 )
 _LABEL = re.compile(
     r"\[PG (?:ID (\d{1,9}) PG GUID ([^\s(\]]{1,80})|(\d{1,9}))\s?(?:\(([^)]{1,80})\))? Rank (\d{1,6})\]"
@@ -45,9 +45,11 @@ def parse(text: str, file: str, line: int, collector: float | None) -> Iterator[
     """The events of a line that holds one of the watchdog's texts."""
     repeated = int(found.group(1)) if (found := _REPEATED.search(text)) else 0
     for found in _TIMEOUT.finditer(text):
+        caught, seq, op, numel_in, numel_out, timeout_ms, ran_ms, blocked = found.groups()
+        if not (caught or ran_ms or blocked):
+            continue  # torch prints works for other reasons, too
         before = text[: found.start()]
         group_ranks = _GROUP_RANK.findall(before)
-        seq, op, numel_in, numel_out, timeout_ms, ran_ms = found.groups()
         yield Timeout(
             file,
             line,

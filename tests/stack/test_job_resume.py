@@ -28,6 +28,12 @@ def test_a_resumed_run_goes_on_from_its_checkpoint_and_stays_in_step(model: Path
     outcome = run(resumed.with_(trainer={**resumed.trainer, "max_steps": 2}), second)
     assert (outcome.verdict.kind, outcome.failure) == (Kind.IN_STEP, "")
     assert steps(second, "train begin") == [1]
-    assert steps(second, "step") == steps(second, "save end") == steps(second, "eval end") == steps(second, "train end") == [2]
+    assert (
+        steps(second, "step")
+        == steps(second, "save end")
+        == steps(second, "eval end")
+        == steps(second, "train end")
+        == [2]
+    )
     assert (second / "output" / "checkpoint-2").is_dir()
     assert not (second / "output" / "checkpoint-1").exists()

@@ -1,9 +1,9 @@
 """Stands in for both commands of the job: `python fake_job.py SIDE PORT ACTION...`. Stdlib only.
-
-Actions, one after another: `serve` (health checks are answered from now on), `spawn` (a worker by multiprocessing), `spawn-dies`
-(one that ends at once), `ledger` / `ledger-end` (the process writes its ledger, and ends it), `train` (boundaries of one step),
-`pulse` (one a second, nothing moves), `error` (the probe failed), `wait` (for the other side to serve), `hang`, `listen PORT`, `say
-TEXT`, `kill-worker`, `exit CODE`, `die`.
+ Actions, one after another: `serve` (health checks are answered from now on), `spawn` (a worker by
+multiprocessing), `spawn-dies` (one that ends at once), `ledger` / `ledger-end` (the process writes its
+ledger, and ends it), `train` (boundaries of one step), `pulse` (one a second, nothing moves), `error` (the
+probe failed), `wait` (for the other side to serve), `hang`, `listen PORT`, `say TEXT`, `kill-worker`, `exit
+CODE`, `die`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Ledger:
     def __init__(self, side: str, role: str, rank: int = 0) -> None:
         name = f"{side}-{role.replace(' ', '_')}-{rank}-{os.getpid()}.jsonl"
         self.path = Path(os.environ["LOCKSTEP_RUN_DIR"], "ledgers", name)
-        self.write("process", v=1, side=side, role=role, rank=rank, pid=os.getpid(), host="h", versions={}, argv=[])
+        self.write(
+            "process", v=1, side=side, role=role, rank=rank, pid=os.getpid(), host="h", versions={}, argv=[]
+        )
 
     def write(self, kind: str, **fields: object) -> None:
         with self.path.open("a") as file:
@@ -64,7 +66,9 @@ def main(side: str, port: str, actions: list[str]) -> None:
             server = ThreadingHTTPServer(("127.0.0.1", int(port)), Health)
             threading.Thread(target=server.serve_forever, daemon=True).start()
         elif action in ("spawn", "spawn-dies"):
-            process = multiprocessing.get_context("spawn").Process(target=worker, args=(action == "spawn-dies",))
+            process = multiprocessing.get_context("spawn").Process(
+                target=worker, args=(action == "spawn-dies",)
+            )
             process.start()
             children.append(process)
         elif action == "ledger":

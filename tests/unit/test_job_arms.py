@@ -22,13 +22,17 @@ JOB = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))
 CONTROL, WITHOUT, WITH = stress_arms(JOB)
 THROUGH = {"train begin": 1, "step": 8, "weight sync end": 9, "eval begin": 3, "eval end": 3, "save begin": 2,
            "save end": 2, "train end": 1}  # fmt: skip
-IN_STEP = Outcome(Verdict(Kind.IN_STEP, "in step", passed={"trainer rank": THROUGH}), "", 100.0, 2.5, 40.0, 12 << 30)
+IN_STEP = Outcome(
+    Verdict(Kind.IN_STEP, "in step", passed={"trainer rank": THROUGH}), "", 100.0, 2.5, 40.0, 12 << 30
+)
 DP = GroupView("rollout.dp", (0, 1), "dp:0", "gloo")
 STUCK = replace(IN_STEP, verdict=Verdict(Kind.STUCK, "stuck", group=DP, waiting=(0,), absent=(1,)))
 
 
 def test_the_three_arms() -> None:
-    assert [(a.spec.name, a.spec.fault is not None, a.spec.remedy, a.expected) for a in (CONTROL, WITHOUT, WITH)] == [
+    assert [
+        (a.spec.name, a.spec.fault is not None, a.spec.remedy, a.expected) for a in (CONTROL, WITHOUT, WITH)
+    ] == [
         ("control", False, None, Kind.IN_STEP),
         ("without the fix", True, None, Kind.STUCK),
         ("with the fix", True, "independent ranks", Kind.IN_STEP),
@@ -45,8 +49,7 @@ def test_eval_and_save_happen_twice_and_at_different_steps() -> None:
     assert passed["eval begin"] == passed["eval end"] == 3
     assert passed["save begin"] == passed["save end"] == 2
     assert boundaries(8, 4, 4)["eval end"] == 2
-    assert boundaries(1, 3, 4) == {"train begin": 1, "step": 1, "weight sync end": 1, "eval begin": 1, "eval end": 1,
-                                   "save begin": 1, "save end": 1, "train end": 1}  # fmt: skip
+    assert set(boundaries(1, 3, 4).values()) == {1}
 
 
 @pytest.mark.parametrize(("arm", "outcome"), [(CONTROL, IN_STEP), (WITHOUT, STUCK), (WITH, IN_STEP)])
@@ -71,12 +74,20 @@ def stuck(**changes: Any) -> Outcome:
         (WITH, replace(IN_STEP, verdict=Verdict(Kind.INCOMPLETE, "no claim")), "got 'incomplete': no claim"),
         (WITHOUT, stuck(waiting=(1,)), "expected waiting (0,), got (1,)"),
         (WITHOUT, stuck(absent=()), "expected absent (1,), got ()"),
-        (WITHOUT, stuck(group=replace(DP, name="rollout.unfinished")), "expected group rollout.dp, got rollout.unfinished"),
+        (
+            WITHOUT,
+            stuck(group=replace(DP, name="rollout.unfinished")),
+            "expected group rollout.dp, got rollout.unfinished",
+        ),
         (WITHOUT, stuck(group=None), "expected group rollout.dp, got "),
         *[(CONTROL, without(name), f"expected {n} x {name!r}, passed 0") for name, n in CONTROL.boundaries],
         (CONTROL, replace(IN_STEP, leftovers=["process 7 is left"]), "process 7 is left"),
         (WITHOUT, replace(STUCK, leftovers=["shared memory /dev/shm/x is left"]), "/dev/shm/x"),
-        (CONTROL, replace(IN_STEP, failure="the trainer ended with status 1"), "the trainer ended with status 1"),
+        (
+            CONTROL,
+            replace(IN_STEP, failure="the trainer ended with status 1"),
+            "the trainer ended with status 1",
+        ),
         (WITHOUT, replace(STUCK, failure="f", leftovers=["process 7"]), "f; process 7"),
     ],
 )
@@ -114,8 +125,8 @@ def test_summary_of_three_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert [row["as_expected"] for row in summary] == [True] * 3
     row = summary[1]
     assert {k: row[k] for k in ("name", "remedy", "expected", "verdict", "group", "waiting", "absent")} == {
-        "name": "without the fix", "remedy": None, "expected": "stuck", "verdict": "stuck", "group": "rollout.dp",
-        "waiting": [0], "absent": [1],
+        "name": "without the fix", "remedy": None, "expected": "stuck", "verdict": "stuck",
+        "group": "rollout.dp", "waiting": [0], "absent": [1],
     }  # fmt: skip
     assert row["fault"]["name"] == "late rank"
     assert row["seconds_to_verdict"] == 2.5
@@ -124,7 +135,9 @@ def test_summary_of_three_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_an_arm_without_a_verdict_does_not_keep_the_others_from_running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_arm_without_a_verdict_does_not_keep_the_others_from_running(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     told, summary, raised = run(monkeypatch, tmp_path, IN_STEP, JobError("a ledger cannot be read"), IN_STEP)
     assert raised is None
     assert [result.wrong for result in told] == ["", "a ledger cannot be read", ""]
@@ -132,13 +145,18 @@ def test_an_arm_without_a_verdict_does_not_keep_the_others_from_running(monkeypa
     assert "verdict" not in summary[1]
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), StartError("swift did not start")])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), StartError("swift did not start")]
+)
 def test_what_every_arm_would_meet_ends_the_runs_and_is_written_down(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
     _, summary, raised = run(monkeypatch, tmp_path, IN_STEP, error)
     assert raised is error
-    assert [(row["name"], row["wrong"]) for row in summary] == [("control", ""), ("without the fix", str(error))]
+    assert [(row["name"], row["wrong"]) for row in summary] == [
+        ("control", ""),
+        ("without the fix", str(error)),
+    ]
 
 
 def test_an_old_summary_is_not_taken_for_a_new_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

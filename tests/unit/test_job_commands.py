@@ -95,7 +95,8 @@ def test_on_gpus_each_side_sees_its_own() -> None:
 
 def test_nothing_of_the_callers_job_reaches_this_one() -> None:
     foreign = {
-        "RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "10.0.0.1", "VLLM_DP_RANK": "1",
+        "RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "10.0.0.1",
+        "VLLM_DP_RANK": "1",
         "VLLM_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "LOCKSTEP_FAULT": "{}", "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_VISIBLE_DEVICES": "0",
     }  # fmt: skip

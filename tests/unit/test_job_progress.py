@@ -34,7 +34,9 @@ def test_it_tells_the_last_boundary_of_the_slowest_process(tail: LedgerTail) -> 
     assert describe(tail.ledgers, healthy=True).endswith(f", {behind.boundaries[2]}")
 
 
-def test_on_a_terminal_one_line_is_rewritten_and_never_wraps(tail: LedgerTail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_one_line_is_rewritten_and_never_wraps(
+    tail: LedgerTail, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
     line = ProgressLine("control", out)

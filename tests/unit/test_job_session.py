@@ -40,7 +40,9 @@ def never(*_: object) -> list[object]:
     raise AssertionError("nothing may be started")
 
 
-def test_wrong_packages_are_refused_before_anything_else(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_packages_are_refused_before_anything_else(
+    ready: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def wrong(device: str) -> dict[str, str]:
         raise StackError("trl 0.24.0 is pinned, 0.23.0 is installed")
 
@@ -62,7 +64,9 @@ sys.argv = ["lockstep", "run"]
 from lockstep.cli import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("lockstep: this is not the pinned stack for cpu: ")
     assert "trl 0.24.0 is pinned, 0.23.0 is installed" in done.stderr
@@ -82,7 +86,9 @@ def test_a_broken_line_of_the_data_set_is_named(ready: Path, monkeypatch: pytest
 
 def test_a_missing_data_set_is_named(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(ready / "datasets")
-    with pytest.raises(SetupError, match=r"datasets/shapes/train\.jsonl: expected a readable JSON Lines file"):
+    with pytest.raises(
+        SetupError, match=r"datasets/shapes/train\.jsonl: expected a readable JSON Lines file"
+    ):
         run(ready)
 
 
@@ -94,7 +100,9 @@ def test_a_model_directory_that_is_none_is_named(ready: Path, monkeypatch: pytes
     monkeypatch.setattr(checkpoint, "recipe_key", lambda: "key")
     monkeypatch.setattr(session, "ensure_checkpoint", checkpoint.ensure_checkpoint)
     monkeypatch.setattr(session, "run_arms", never)
-    with pytest.raises(SetupError, match=rf"{re.escape(str(place))}: not a complete checkpoint, config\.json is missing"):
+    with pytest.raises(
+        SetupError, match=rf"{re.escape(str(place))}: not a complete checkpoint, config\.json is missing"
+    ):
         run(ready)
 
 
@@ -113,7 +121,9 @@ def test_a_disk_without_room_is_refused(ready: Path, monkeypatch: pytest.MonkeyP
         (StartError("'rollout' (swift) did not start: No such file"), "did not start: No such file"),
     ],
 )
-def test_runs_that_cannot_go_on_are_refused(ready: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
+def test_runs_that_cannot_go_on_are_refused(
+    ready: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -126,13 +136,19 @@ def test_unknown_devices_and_arms_are_refused(ready: Path, monkeypatch: pytest.M
     monkeypatch.setattr(session, "run_arms", never)
     with pytest.raises(SetupError, match="no such device: 'tpu'"):
         session.run("tpu", steps=1, out=ready / "out", only=[])
-    with pytest.raises(SetupError, match="no arm is named x; there are: control, without the fix, with the fix"):
+    with pytest.raises(
+        SetupError, match="no arm is named x; there are: control, without the fix, with the fix"
+    ):
         run(ready, "x")
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
 def test_an_interrupted_run_says_that_nothing_is_left(
-    ready: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stop: BaseException, code: int
+    ready: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stop: BaseException,
+    code: int,
 ) -> None:
     def interrupted(*_: object) -> None:
         raise stop
@@ -150,7 +166,9 @@ def test_an_interrupted_run_says_that_nothing_is_left(
 def test_a_second_run_in_the_same_folder_is_refused(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def second(*_: object) -> list[object]:
         monkeypatch.setattr(session, "run_arms", never)
-        with pytest.raises(SetupError, match=rf"out: another lockstep run \(process {os.getpid()}\) is using it"):
+        with pytest.raises(
+            SetupError, match=rf"out: another lockstep run \(process {os.getpid()}\) is using it"
+        ):
             run(ready)
         return []
 
@@ -159,7 +177,10 @@ def test_a_second_run_in_the_same_folder_is_refused(ready: Path, monkeypatch: py
 
 
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
-    code = "import sys, time, pathlib; from lockstep.job.home import home\nwith home(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
+    code = (
+        "import sys, time, pathlib; from lockstep.job.home import home\n"
+        "with home(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
@@ -188,5 +209,3 @@ def test_a_folder_that_is_locked_by_another_is_left_alone(tmp_path: Path) -> Non
         with pytest.raises(HomeInUse), home(tmp_path):
             pass
     assert len(list(tmp_path.iterdir())) == 7
-
-

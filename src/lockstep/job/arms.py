@@ -44,11 +44,15 @@ class Result:
     folder: Path
 
 
-def stress_arms(job: JobSpec, fault: dict[str, Any] | None = None, remedy: str = "independent ranks") -> list[Arm]:
+def stress_arms(
+    job: JobSpec, fault: dict[str, Any] | None = None, remedy: str = "independent ranks"
+) -> list[Arm]:
     """Control, without the fix, with the fix."""
     fault = fault or LATE_RANK
     steps = int(str(job.trainer["max_steps"]))
-    through = tuple(boundaries(steps, int(str(job.trainer["eval_steps"])), int(str(job.trainer["save_steps"]))).items())
+    through = tuple(
+        boundaries(steps, int(str(job.trainer["eval_steps"])), int(str(job.trainer["save_steps"]))).items()
+    )
     late = int(fault["rank"])
     ranks = range(job.layout.data_parallel)
     return [
@@ -65,7 +69,8 @@ def stress_arms(job: JobSpec, fault: dict[str, Any] | None = None, remedy: str =
 
 
 def boundaries(steps: int, eval_steps: int, save_steps: int) -> dict[str, int]:
-    """How often a trainer rank passes what. ms-swift evaluates and saves once more at the last step (3.10.3)."""
+    """How often a trainer rank passes what. ms-swift evaluates and saves once more at the last step
+    (3.10.3)."""
     evals = steps // eval_steps + (steps % eval_steps > 0)
     saves = steps // save_steps + (steps % save_steps > 0)
     return {"train begin": 1, "step": steps, "weight sync end": steps, "eval begin": evals, "eval end": evals,
@@ -73,15 +78,22 @@ def boundaries(steps: int, eval_steps: int, save_steps: int) -> dict[str, int]:
 
 
 def run_arms(
-    arms: Sequence[Arm], folder: Path, limits: Limits, progress: Callable[[Arm], Progress], done: Callable[[Result], None]
+    arms: Sequence[Arm],
+    folder: Path,
+    limits: Limits,
+    progress: Callable[[Arm], Progress],
+    done: Callable[[Result], None],
 ) -> list[Result]:
-    """Runs them one after another, each in a new folder below `folder`, and writes `folder/summary.json` after each.
+    """Runs them one after another, each in a new folder below `folder`, and writes `folder/summary.json`
+    after each.
 
-    An arm that cannot be run to a verdict is a result too. OSError and StartError, which every further arm would meet as well,
-    are raised when the arm has been written down.
+    An arm that cannot be run to a verdict is a result too. OSError and StartError, which every further arm
+    would meet as well, are raised when the arm has been written down.
     """
     results: list[Result] = []
-    write_summary(results, folder / "summary.json")  # of an earlier run nothing may be left to be taken for this one's
+    write_summary(
+        results, folder / "summary.json"
+    )  # of an earlier run nothing may be left to be taken for this one's
     home = folder / time.strftime(STAMP)
     for arm in arms:
         place = home / arm.spec.name.replace(" ", "_")
@@ -112,7 +124,9 @@ def check(arm: Arm, outcome: Outcome) -> str:
     if outcome.failure:
         return "; ".join([outcome.failure, *outcome.leftovers])
     if verdict.kind is not arm.expected:
-        wrong.append(f"expected the verdict {arm.expected.value!r}, got {verdict.kind.value!r}: {verdict.sentence}")
+        wrong.append(
+            f"expected the verdict {arm.expected.value!r}, got {verdict.kind.value!r}: {verdict.sentence}"
+        )
     elif arm.expected is Kind.STUCK:
         for what, want, got in (
             ("group", arm.group, verdict.group.name if verdict.group else ""),

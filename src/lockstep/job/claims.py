@@ -1,4 +1,5 @@
-"""Whether the job itself listens on the ports that were chosen for it: another process may have taken one in between."""
+"""Whether the job itself listens on the ports that were chosen for it: another process may have taken one in
+between."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _LISTEN = "0A"
 
 
 class Claims:
-    """The ports that no process of the job listens on yet. Looking connects to nobody and binds nothing of the job's."""
+    """The ports that no process of the job listens on yet. Looking connects to nobody and binds nothing of
+    the job's."""
 
     def __init__(self, host: str, ports: Mapping[str, int]) -> None:
         """`ports`: what each is for, as messages should name it -> its number."""
@@ -40,7 +42,9 @@ class Claims:
             try:
                 check_port_free(self._host, port)
             except PortInUse as error:
-                return f"the job's port for the {name} was taken before it could listen there: {error.strerror}"
+                return (
+                    f"the job's port for the {name} was taken before it could listen there: {error.strerror}"
+                )
         return None
 
 

@@ -1,4 +1,5 @@
-"""What is worth keeping of a job that stopped: stacks of all its processes, the recorders' entries, the line that explains it."""
+"""What is worth keeping of a job that stopped: stacks of all its processes, the recorders' entries, the line
+that explains it."""
 
 from __future__ import annotations
 
@@ -19,17 +20,21 @@ FLIGHT_S = 4.0
 """Longest wait for the probes to write their recorders' entries."""
 
 _ERROR = re.compile(
-    r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [\d-]+ [\d:]+ \[\S+\] )?(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$"
+    r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [\d-]+ [\d:]+ \[\S+\] )?(?:\[rank\d+\]: )?"
+    r"((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$"
 )
 """A traceback's last line, with what vLLM and torch put before it."""
-_TORCHRUN = re.compile(r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)")
+_TORCHRUN = re.compile(
+    r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)"
+)
 """What torchrun logs when a rank fails (torch 2.8.0, `torch/distributed/elastic/multiprocessing/api.py`)."""
 _ECHO = ("ChildFailedError", "KeyboardInterrupt", "BrokenPipeError", "CancelledError")
 """What is raised because something else failed, or was ended."""
 
 
 def collect(tree: ProcessTree, run_dir: Path) -> None:
-    """Saves stacks (py-spy, if installed) and asks the probes for their flight recorders' entries, in `run_dir/evidence`.
+    """Saves stacks (py-spy, if installed) and asks the probes for their flight recorders' entries, in
+    `run_dir/evidence`.
 
     Comes after the verdict and does not change it; what cannot be had, or written, is left out.
     """
@@ -76,9 +81,11 @@ def own_log(logs: Path, label: str) -> Path:
 
 
 def last_error(logs: Path, side: str) -> str:
-    """The exception that best explains why a side failed, with its file and line; the last line of its log if there is none.
+    """The exception that best explains why a side failed, with its file and line; the last line of its log if
+    there is none.
 
-    Of several processes the one counts that torchrun saw fail first, or that fell silent first: the others fail because it did.
+    Of several processes the one counts that torchrun saw fail first, or that fell silent first: the others
+    fail because it did.
     """
     common = logs / f"{side}.log"
     lines = _lines(common)
@@ -94,7 +101,8 @@ def last_error(logs: Path, side: str) -> str:
 
 
 def error_in(log: Path) -> str:
-    """The last exception in a log that is not an echo of another one's, with file and line; empty if there is none."""
+    """The last exception in a log that is not an echo of another one's, with file and line; empty if there is
+    none."""
     for number, line in reversed(list(enumerate(_lines(log), 1))):
         match = _ERROR.match(line)
         if match and not any(echo in match[1].partition(":")[0] for echo in _ECHO):

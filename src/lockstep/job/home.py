@@ -24,7 +24,8 @@ class HomeInUse(RuntimeError):
 
 @contextlib.contextmanager
 def home(folder: Path) -> Iterator[None]:
-    """Keeps `folder`, which must exist, for this process, and removes the oldest runs in it. Raises HomeInUse.
+    """Keeps `folder`, which must exist, for this process, and removes the oldest runs in it. Raises
+    HomeInUse.
 
     The kernel drops the lock with the process, however it ends.
     """
@@ -34,7 +35,9 @@ def home(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             holder = lock.read().strip()
-            raise HomeInUse(f"{folder}: another lockstep run (process {holder or '?'}) is using it; wait, or give --out") from None
+            raise HomeInUse(
+                f"{folder}: another lockstep run (process {holder or '?'}) is using it; wait, or give --out"
+            ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()

@@ -1,5 +1,5 @@
-"""Processes of the rollout that ended while the job still needed them. ms-swift 3.10.3 does not look: its server waits for a
-worker that died at start-up without end, and takes a dead engine for an answer of None."""
+"""Processes of the rollout that ended while the job still needed them. ms-swift 3.10.3 does not look: its
+server waits for a worker that died at start-up without end, and takes a dead engine for an answer of None."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from lockstep.job.processes import ProcessInfo
 from lockstep.ledger import Ledger
 
 _CHILD = "--multiprocessing-fork"
-"""Argument of every process that Python's `multiprocessing` spawned, and so of workers; engines are forked from them."""
+"""Argument of every process that Python's `multiprocessing` spawned, and so of workers; engines are forked
+from them."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A process that is gone; `label` is empty where it had no ledger yet, `by_itself` says that it ended its ledger."""
+    """A process that is gone; `label` is empty where it had no ledger yet, `by_itself` says that it ended its
+    ledger."""
 
     pid: int
     label: str
@@ -44,5 +46,7 @@ class Losses:
             ledger = recorded.get(pid)
             # Seen only once and without a ledger: a short-lived child on its way to exec.
             if ledger or looks > 1:
-                self._lost[pid] = Loss(pid, ledger.label if ledger else "", bool(ledger and ledger.ended), now)
+                self._lost[pid] = Loss(
+                    pid, ledger.label if ledger else "", bool(ledger and ledger.ended), now
+                )
         return list(self._lost.values())

@@ -1,4 +1,5 @@
-"""Where the job's packages put what nobody asked for: temporary files, caches, settings. Gone when the job is."""
+"""Where the job's packages put what nobody asked for: temporary files, caches, settings. Gone when the job
+is."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LONGEST = 107 - max(len("/00000000-0000-0000-0000-000000000000"), len("/pymp-12345678/listener-12345678"))
-"""Bytes of a folder's path in which the packages' unix sockets still have room (`sockaddr_un.sun_path` has 108 with its end):
-vLLM's are named by a UUID (37), Python's `multiprocessing` puts them one folder deeper (32)."""
+"""Bytes of a folder's path in which the packages' unix sockets still have room (`sockaddr_un.sun_path` has
+108 with its end): vLLM's are named by a UUID (37), Python's `multiprocessing` puts them one folder deeper
+(32)."""
 
 
 @contextlib.contextmanager
 def scratch(run_dir: Path) -> Iterator[Path]:
-    """A new folder `run_dir/tmp`, or one in the system's temporary folder where that path is too long for sockets.
+    """A new folder `run_dir/tmp`, or one in the system's temporary folder where that path is too long for
+    sockets.
 
     It stays when this process is killed with SIGKILL.
     """
@@ -32,8 +35,8 @@ def scratch(run_dir: Path) -> Iterator[Path]:
 
 
 def environment(folder: Path, cache: Path | None) -> dict[str, str]:
-    """Variables that lead the packages into `folder`; and into `cache` with what they compile or look up once and should find
-    again in the next job. Without a `cache` they keep that where the caller has it."""
+    """Variables that lead the packages into `folder`; and into `cache` with what they compile or look up once
+    and should find again in the next job. Without a `cache` they keep that where the caller has it."""
     env = {
         "TMPDIR": folder,
         "VLLM_RPC_BASE_PATH": folder,

@@ -29,7 +29,8 @@ LOG_WIDTH = 110
 """Characters a line where nobody's terminal sets it."""
 LEAST_FREE_GIB = 2.0
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it; after SIGTERM and SIGHUP it is 128 and the signal's number too."""
+"""Exit code after Ctrl-C, as shells have it; after SIGTERM and SIGHUP it is 128 and the signal's number
+too."""
 
 
 class SetupError(RuntimeError):
@@ -41,8 +42,8 @@ def run(
 ) -> list[Result]:
     """Runs the arms named in `only` (all if none) on `device`, `cpu` or `cuda`, and returns how they ended.
 
-    Raises SetupError when they cannot be run here: before anything is started, or when the disk is full. Raises SystemExit when it
-    is interrupted.
+    Raises SetupError when they cannot be run here: before anything is started, or when the disk is full.
+    Raises SystemExit when it is interrupted.
     """
     console = Console()
     if not console.is_terminal:
@@ -69,14 +70,20 @@ def run(
     except (KeyboardInterrupt, SystemExit) as stop:
         for line in lines[-1:]:
             line.close()
-        console.print(f"stopped: every process of the job has been ended; what was recorded is in {out}", highlight=False)
+        console.print(
+            f"stopped: every process of the job has been ended; what was recorded is in {out}",
+            highlight=False,
+        )
         raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from stop
     show_summary(console, results, out / "summary.json")
     return results
 
 
-def dry_run(device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT) -> None:
-    """Shows what `run` would start. Needs neither the stack nor a GPU, and starts and writes nothing. Raises SetupError."""
+def dry_run(
+    device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT
+) -> None:
+    """Shows what `run` would start. Needs neither the stack nor a GPU, and starts and writes nothing. Raises
+    SetupError."""
     _check_choice(device, options)
     try:
         layout = gpu_layout(pretended_gpus(options), options) if device == "cuda" else None
@@ -88,7 +95,8 @@ def dry_run(device: str, *, steps: int, out: Path, only: Sequence[str], options:
 
 
 def prepare(device: str, *, steps: int, out: Path, options: GpuOptions = CHOICE_LEFT) -> JobSpec:
-    """The job's spec with everything that it names in place: the GPUs, the pinned stack, the data, the model, room on the disk."""
+    """The job's spec with everything that it names in place: the GPUs, the pinned stack, the data, the model,
+    room on the disk."""
     _check_choice(device, options)
     try:
         layout = gpu_layout(devices.find_gpus(), options) if device == "cuda" else None
@@ -112,14 +120,23 @@ def _job(layout: Layout | None, model: Path, steps: int, out: Path, *, tiny: boo
     if layout is None:
         job = cpu_job("job", model=model, datasets=datasets)
     else:
-        job = gpu_job("job", model=model.resolve(), datasets=datasets, layout=layout, flash_attn=has_flash_attn(), tiny=tiny)
+        job = gpu_job(
+            "job",
+            model=model.resolve(),
+            datasets=datasets,
+            layout=layout,
+            flash_attn=has_flash_attn(),
+            tiny=tiny,
+        )
     return job.with_(cache=out.parent / "cache", trainer={**job.trainer, "max_steps": steps})
 
 
 def _arms(job: JobSpec, only: Sequence[str]) -> list[Arm]:
     arms = stress_arms(job) if job.device == "cpu" else gpu_arms(job)
     if unknown := set(only) - {arm.spec.name for arm in arms}:
-        raise SetupError(f"no arm is named {', '.join(sorted(unknown))}; there are: {', '.join(a.spec.name for a in arms)}")
+        raise SetupError(
+            f"no arm is named {', '.join(sorted(unknown))}; there are: {', '.join(a.spec.name for a in arms)}"
+        )
     return [arm for arm in arms if not only or arm.spec.name in only]
 
 
@@ -136,7 +153,9 @@ def _check_space(folder: Path) -> None:
     stat = os.statvfs(folder)
     free = stat.f_bavail * stat.f_frsize / 2**30
     if free < LEAST_FREE_GIB:
-        raise SetupError(f"{folder}: {free:.1f} GiB are free on this disk; the runs need {LEAST_FREE_GIB:.0f} GiB")
+        raise SetupError(
+            f"{folder}: {free:.1f} GiB are free on this disk; the runs need {LEAST_FREE_GIB:.0f} GiB"
+        )
 
 
 def _disk(error: Exception, out: Path) -> str:

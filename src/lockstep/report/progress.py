@@ -9,13 +9,15 @@ from typing import TextIO
 from lockstep.ledger import Ledger, LedgerTail
 
 EVERY_S = 60.0
-"""Where a line cannot be rewritten in place, it is printed again after this time even if nothing was passed."""
+"""Where a line cannot be rewritten in place, it is printed again after this time even if nothing was
+passed."""
 LEAST_S = 10.0
 """And not sooner than after this time even if something was."""
 
 
 class ProgressLine:
-    """Rewrites one line on a terminal; elsewhere prints a new one when something was passed, or now and then."""
+    """Rewrites one line on a terminal; elsewhere prints a new one when something was passed, or now and
+    then."""
 
     def __init__(self, name: str, out: TextIO | None = None) -> None:
         self._name = name
@@ -44,7 +46,9 @@ class ProgressLine:
 def describe(ledgers: list[Ledger], healthy: bool) -> str:
     """`rollout: generate 4 | trainer: step 3, eval begin 1`."""
     rollout = _last(ledgers, "rollout", "worker") or ("ready" if healthy else "starting")
-    trainer = _last(ledgers, "trainer", "rank") or ("starting" if any(_is(x, "trainer", "rank") for x in ledgers) else "loading")
+    trainer = _last(ledgers, "trainer", "rank") or (
+        "starting" if any(_is(x, "trainer", "rank") for x in ledgers) else "loading"
+    )
     return f"rollout: {rollout} | trainer: {trainer}"
 
 

@@ -17,13 +17,19 @@ def show_result(console: Console, result: Result) -> None:
     name = result.arm.spec.name
     if result.outcome is not None:
         verdict = result.outcome.verdict
-        console.print(f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False)
+        console.print(
+            f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False
+        )
         if verdict.cause:
-            console.print(f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}", highlight=False)
+            console.print(
+                f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}", highlight=False
+            )
         for consequence in verdict.consequences:
             console.print(f"  {escape(consequence)}", style="dim", highlight=False)
     if result.wrong:
-        console.print(f"[bold]{name}[/bold] [red]did not end as it must[/red]: {escape(result.wrong)}", highlight=False)
+        console.print(
+            f"[bold]{name}[/bold] [red]did not end as it must[/red]: {escape(result.wrong)}", highlight=False
+        )
 
 
 def show_summary(console: Console, results: Sequence[Result], path: Path) -> None:

@@ -91,9 +91,8 @@ def run_arms(
     would meet as well, are raised when the arm has been written down.
     """
     results: list[Result] = []
-    write_summary(
-        results, folder / "summary.json"
-    )  # of an earlier run nothing may be left to be taken for this one's
+    # Of an earlier run nothing may be left to be taken for this one's.
+    write_summary(results, folder / "summary.json")
     home = folder / time.strftime(STAMP)
     for arm in arms:
         place = home / arm.spec.name.replace(" ", "_")

@@ -16,13 +16,13 @@ DEVICES = "LOCKSTEP_CPU"
 _applied = False
 
 
-def rollout_environment(data_parallel: int, tensor_parallel: int) -> dict[str, str]:
-    """vLLM's CPU build: one set of cores for each engine, a small cache, no compilation."""
+def rollout_environment(data_parallel: int, tensor_parallel: int, *, first: int = 0) -> dict[str, str]:
+    """vLLM's CPU build: one set of cores for each engine, from the `first` core on, a small cache, no compilation."""
     cores = sorted(os.sched_getaffinity(0))
     engines = data_parallel * tensor_parallel
     return {
         DEVICES: str(engines),
-        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cores[i % len(cores)]) for i in range(engines)),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cores[(first + i) % len(cores)]) for i in range(engines)),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "TORCHDYNAMO_DISABLE": "1",
     }

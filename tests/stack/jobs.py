@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +49,15 @@ def run(spec: JobSpec, run_dir: Path, look: Look = lambda ledgers: None, limits:
             outcome = run_job(spec, run_dir, limits, progress)
     finally:
         supervise.free_ports = choose
-    assert len(ports) == len(astuple(Ports(*ports)))
+    assert len(ports) == Ports.needed(spec.servers)
     assert outcome.leftovers == []
     return outcome
 
 
 @contextlib.contextmanager
 def leaves_nothing(run_dir: Path, ports: Callable[[], list[int]] = list) -> Iterator[None]:
-    """Fails unless the block leaves no process of the run, no port in use, and nothing new in shared memory and /tmp."""
+    """Fails unless the block leaves no process of the run, no port in use, and nothing new in shared memory
+    and /tmp."""
     before = {folder: names(folder) for folder in ("/dev/shm", "/tmp")}
     yield
     assert processes(run_dir) == []

@@ -130,3 +130,26 @@ def test_reward_and_resume() -> None:
     assert ours["resume_from_checkpoint"] == "/old/checkpoint-4"
     assert ours["external_plugins"].split()[0] == "/my/reward.py"
     assert "/my/reward.py" not in rollout(spec).argv
+
+
+def test_two_servers_share_the_devices_and_nothing_else() -> None:
+    spec = job().with_(servers=2)
+    ports = Ports.of(range(10001, 10001 + Ports.needed(2)))
+    first = rollout_command(spec, ports, RUN, {})
+    second = rollout_command(spec, ports.of_server(1), RUN, {}, server=1)
+    for command in (first, second):
+        assert flags(command.argv[2:])["vllm_data_parallel_size"] == "1"
+    assert [flags(command.argv[2:])["port"] for command in (first, second)] == ["10001", "10007"]
+    assert "LOCKSTEP_ROLLOUT_SERVER" not in first.env
+    assert (second.env["LOCKSTEP_ROLLOUT_SERVER"], second.env["LOCKSTEP_ROLLOUT_FIRST"]) == ("1", "1")
+    trainer = trainer_command(spec, ports, RUN, {})
+    assert flags(trainer.argv[2:])["vllm_server_host"].split() == ["127.0.0.1", "127.0.0.1"]
+    assert flags(trainer.argv[2:])["vllm_server_port"].split() == ["10001", "10007"]
+    assert trainer.env["LOCKSTEP_WEIGHT_SYNC_PORT"] == "10003,10008"
+    assert len(set(ports.all())) == Ports.needed(2)
+
+
+def test_variables_of_the_rollout_do_not_reach_the_trainer() -> None:
+    spec = job().with_(rollout_env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+    assert rollout_command(spec, PORTS, RUN, {}).env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in trainer_command(spec, PORTS, RUN, {}).env

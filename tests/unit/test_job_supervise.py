@@ -1,4 +1,5 @@
-"""One supervised job, with small programs in place of both commands: every way to fail is told, within seconds, and leaves nothing."""
+"""One supervised job, with small programs in place of both commands: every way to fail is told, within
+seconds, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +75,13 @@ class Runner:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
-    for name, seconds in {"POLL_S": 0.1, "LOOK_S": 0.2, "LAST_PULSE_S": 0.3, "LOSS_S": 1.0, "WEIGH_S": 0.0}.items():
+    for name, seconds in {
+        "POLL_S": 0.1,
+        "LOOK_S": 0.2,
+        "LAST_PULSE_S": 0.3,
+        "LOSS_S": 1.0,
+        "WEIGH_S": 0.0,
+    }.items():
         monkeypatch.setattr(supervise, name, seconds)
     monkeypatch.setattr(evidence, "FLIGHT_S", 0.3)
     return Runner(monkeypatch, tmp_path / "run")
@@ -106,20 +113,25 @@ def test_a_run_folder_that_exists_is_refused_before_anything_starts(run: Runner)
 def test_a_rollout_that_dies_at_start_up_is_told_at_once(run: Runner) -> None:
     outcome = run(["say", "ValueError: remaining_argv: ['--nonsense']", "exit", "2"], ["wait", "hang"])
     log = run.run_dir / "logs" / "rollout.log"
-    told = f"the rollout server ended with status 2 before it was ready: ValueError: remaining_argv: ['--nonsense'] ({log}:2)"
-    assert outcome.failure == told
+    told = "the rollout server ended with status 2 before it was ready: ValueError: remaining_argv: "
+    assert outcome.failure == f"{told}['--nonsense'] ({log}:2)"
     assert outcome.verdict.kind is Kind.INCOMPLETE
     assert outcome.seconds < 10
 
 
 def test_a_rollout_that_ends_later_is_told(run: Runner) -> None:
     outcome = run(["serve", "sleep", "1", "say", "KeyError: 'x'", "exit", "1"], ["wait", "hang"])
-    assert outcome.failure.startswith("the rollout server ended with status 1 while the trainer was running: KeyError: 'x' (")
+    assert outcome.failure.startswith(
+        "the rollout server ended with status 1 while the trainer was running: KeyError: 'x' ("
+    )
 
 
 def test_a_rollout_that_never_answers_is_given_up(run: Runner) -> None:
     outcome = run(["hang"], ["wait"], Limits(start_s=2.0))
-    assert outcome.failure == f"the rollout server was not ready after 2 s; its log is {run.run_dir / 'logs' / 'rollout.log'}"
+    assert (
+        outcome.failure
+        == f"the rollout server was not ready after 2 s; its log is {run.run_dir / 'logs' / 'rollout.log'}"
+    )
     assert outcome.start_seconds == 0
     assert outcome.seconds < 15
 
@@ -134,7 +146,9 @@ def test_a_worker_that_dies_at_start_up_is_told_though_its_server_waits(run: Run
 def test_a_worker_that_is_killed_is_told_with_its_log(run: Runner) -> None:
     outcome = run(["spawn", "serve", "sleep", "2", "kill-worker", "hang"], ["wait", "hang"])
     assert outcome.failure.startswith("the rollout worker 0 (pid ")
-    assert outcome.failure.endswith(f") was killed; its log is {run.run_dir / 'logs' / 'rollout-worker-0.log'}")
+    assert outcome.failure.endswith(
+        f") was killed; its log is {run.run_dir / 'logs' / 'rollout-worker-0.log'}"
+    )
     assert outcome.seconds < 20
 
 
@@ -161,7 +175,9 @@ def test_a_trainer_that_is_killed_is_told(run: Runner) -> None:
 
 def test_a_trainer_that_fails_for_the_rollouts_sake_names_that(run: Runner) -> None:
     error = "RuntimeError: Multiple errors: [Exception('Server 0 failed: 500, Internal Server Error')]"
-    outcome = run(["say", "ValueError: this prompt is too long", *SERVES], ["wait", "say", error, "exit", "1"])
+    outcome = run(
+        ["say", "ValueError: this prompt is too long", *SERVES], ["wait", "say", error, "exit", "1"]
+    )
     assert error in outcome.failure
     assert "; in the rollout: ValueError: this prompt is too long (" in outcome.failure
 
@@ -208,19 +224,19 @@ def test_a_job_that_takes_too_long_is_given_up(run: Runner) -> None:
 def test_a_port_that_somebody_takes_is_named_with_its_holder(
     run: Runner, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    ports = free_ports(4)
+    ports = free_ports(Ports.needed(1))
     release_ports(ports)
     monkeypatch.setattr(supervise, "free_ports", lambda *_: ports)
     with socket.create_server(("127.0.0.1", ports[place])):
         outcome = run(["hang"], ["hang"])
     name = ("rollout's HTTP server", "trainer's rendezvous", "weight sync")[place]
-    told = f"the job's port for the {name} was taken before it could listen there: port {ports[place]} of 127.0.0.1 is in use"
-    assert outcome.failure.startswith(f"{told} by process {os.getpid()} (")
+    told = f"the job's port for the {name} was taken before it could listen there: port {ports[place]} of"
+    assert outcome.failure.startswith(f"{told} 127.0.0.1 is in use by process {os.getpid()} (")
     assert outcome.seconds < 10
 
 
 def test_a_port_of_the_jobs_own_is_not_taken(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = free_ports(4)
+    ports = free_ports(Ports.needed(1))
     release_ports(ports)
     monkeypatch.setattr(supervise, "free_ports", lambda *_: ports)
     trainer = ["listen", str(ports[1]), "listen", str(ports[2]), "wait", "sleep", "2", *TRAINS]
@@ -241,7 +257,9 @@ def test_a_full_disk_explains_a_trainer_that_failed(run: Runner, monkeypatch: py
     monkeypatch.setattr(supervise, "LOOK_S", 60.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 0))
     outcome = run(["hang"], ["say", "OSError: [Errno 28] No space left on device", "exit", "1"])
-    assert outcome.failure.startswith(f"{run.run_dir}: the disk is full: 0 MiB are free; the trainer ended with status 1: OSError")
+    assert outcome.failure.startswith(
+        f"{run.run_dir}: the disk is full: 0 MiB are free; the trainer ended with status 1: OSError"
+    )
     assert time.monotonic() - began < 15
 
 

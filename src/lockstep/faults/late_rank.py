@@ -38,4 +38,5 @@ def arm(rank: int, generation: int, seconds: float) -> None:
         return original(*args, **kwargs)
 
     wrap(f"{ENGINE}.infer", infer)
+    wrap(f"{ENGINE}.async_infer", infer)
     wrap("swift.llm.infer.infer_engine.vllm_engine:VllmEngine._add_request", add)

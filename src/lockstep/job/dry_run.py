@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 
 from lockstep.job import scratch
@@ -36,8 +35,8 @@ def show_commands(arms: Sequence[Arm], out: Path) -> None:
         "Ports are chosen anew for each run, and <time> is its start."
     )
     run_dir = out / "<time>" / spec.name.replace(" ", "_")
-    ports = Ports(*free_ports(len(fields(Ports)), HOST))
-    release_ports(asdict(ports).values())
+    ports = Ports.of(free_ports(Ports.needed(spec.servers), HOST))
+    release_ports(ports.all())
     private = scratch.environment(run_dir / "tmp", spec.cache)
     for command in (rollout_command(spec, ports, run_dir, {}), trainer_command(spec, ports, run_dir, {})):
         print()

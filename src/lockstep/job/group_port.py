@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.probe.hooks import wrap
 
 PORT = "LOCKSTEP_WEIGHT_SYNC_PORT"
-"""Environment variable: the port; ms-swift's own default when it is not set."""
+"""Environment variable: the port, or one for each rollout server with commas between; ms-swift's own default when it is not set."""
 
 
 def choose_group_port() -> None:
@@ -21,7 +21,8 @@ def choose_group_port() -> None:
         return
 
     def make(original: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("group_ports", int(port))
+        ports = [int(one) for one in port.split(",")]
+        kwargs.setdefault("group_ports", ports if len(ports) > 1 else ports[0])
         original(*args, **kwargs)
 
     wrap("swift.trainers.rlhf_trainer.vllm_client:VLLMClient.__init__", make)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep import cpu, faults, plugins, remedies
 from lockstep.job import group_port
 from lockstep.job.spec import Arguments, JobSpec
+from lockstep.probe import rollout
 from lockstep.probe.attach import DIRECTORY
 
 HOST = "127.0.0.1"
@@ -29,6 +30,31 @@ class Ports:
     ras_rollout: int
     ras_trainer: int
     """Where NCCL answers questions about its communicators, on CUDA; see `lockstep.job.ras`."""
+    others: tuple[tuple[int, int], ...] = ()
+    """HTTP and weight-sync port of each rollout server after the first."""
+
+    @staticmethod
+    def needed(servers: int) -> int:
+        """How many ports a job with so many rollout servers needs."""
+        return 6 + 2 * (servers - 1)
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Ports:
+        """From as many ports as are needed."""
+        http, rendezvous, weight_sync, rollout, ras_rollout, ras_trainer, *more = numbers
+        others = tuple(zip(more[::2], more[1::2], strict=True))
+        return cls(http, rendezvous, weight_sync, rollout, ras_rollout, ras_trainer, others)
+
+    def all(self) -> list[int]:
+        own = [self.http, self.rendezvous, self.weight_sync, self.rollout, self.ras_rollout, self.ras_trainer]
+        return [*own, *(port for pair in self.others for port in pair)]
+
+    def of_server(self, server: int) -> Ports:
+        """As the rollout server of this number, counted from 0, sees them."""
+        if server == 0:
+            return self
+        http, weight_sync = self.others[server - 1]
+        return replace(self, http=http, weight_sync=weight_sync)
 
 
 @dataclass(frozen=True)
@@ -37,38 +63,53 @@ class Command:
     env: dict[str, str]
 
 
-def rollout_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[str, str] = os.environ) -> Command:
-    """`swift rollout`, data parallel over the layout's rollout devices, without the asynchronous engine."""
+def rollout_command(
+    spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[str, str] = os.environ, *, server: int = 0
+) -> Command:
+    """`swift rollout`, data parallel over the layout's rollout devices, without the asynchronous engine.
+
+    Of several servers, the one of number `server`, on its share of the devices; `ports` are as it sees them.
+    """
+    share = len(spec.layout.rollout) // spec.servers
+    devices = spec.layout.rollout[server * share : (server + 1) * share]
+    tensor_parallel = spec.layout.tensor_parallel
+    data_parallel = share // tensor_parallel
+    cure = [str(file)] if spec.remedy and (file := remedies.plugin(spec.remedy)) else []
     arguments: Arguments = {
         "model": str(spec.model),
         "port": ports.http,
         "host": HOST,
-        "vllm_tensor_parallel_size": spec.layout.tensor_parallel,
-        "vllm_data_parallel_size": spec.layout.data_parallel,
-        "external_plugins": _plugin_files(spec),
+        "vllm_tensor_parallel_size": tensor_parallel,
+        "vllm_data_parallel_size": data_parallel,
+        "external_plugins": [*cure, OWN],
         **spec.rollout,
     }
     env = _environment(spec, run_dir, base) | {"MASTER_ADDR": HOST, "MASTER_PORT": str(ports.rollout)}
     if spec.device == "cpu":
-        env |= CPU_ONLY | cpu.rollout_environment(spec.layout.data_parallel, spec.layout.tensor_parallel)
+        env |= CPU_ONLY | cpu.rollout_environment(data_parallel, tensor_parallel, first=server * share)
     else:
-        env |= _cuda("rollout", spec.layout.rollout, ports.ras_rollout, run_dir)
-    return Command([*_swift("rollout"), *_flags(arguments)], env)
+        env |= _cuda("rollout", devices, ports.ras_rollout, run_dir)
+    if server:
+        env |= {rollout.SERVER: str(server), rollout.FIRST_RANK: str(server * data_parallel)}
+    return Command([*_swift("rollout"), *_flags(arguments)], env | spec.rollout_env)
 
 
-def trainer_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[str, str] = os.environ) -> Command:
-    """`swift rlhf --rlhf_type grpo` on the layout's trainer devices, against the rollout's server."""
+def trainer_command(
+    spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[str, str] = os.environ
+) -> Command:
+    """`swift rlhf --rlhf_type grpo` on the layout's trainer devices, against the rollout's servers."""
+    servers = [ports.of_server(server) for server in range(spec.servers)]
     arguments: Arguments = {
         "rlhf_type": "grpo",
         "model": str(spec.model),
         "dataset": str(spec.train_data),
         "val_dataset": spec.val_data,
-        "external_plugins": [str(spec.reward), *_plugin_files(spec)],
+        "external_plugins": [str(spec.reward), OWN],
         "reward_funcs": "shapes",
         "use_vllm": True,
         "vllm_mode": "server",
-        "vllm_server_host": HOST,
-        "vllm_server_port": ports.http,
+        "vllm_server_host": [HOST for _ in servers],
+        "vllm_server_port": [str(server.http) for server in servers],
         "output_dir": str(run_dir / "output"),
         "run_name": spec.name,
         "add_version": False,
@@ -80,7 +121,7 @@ def trainer_command(spec: JobSpec, ports: Ports, run_dir: Path, base: Mapping[st
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(ports.rendezvous),
         "NPROC_PER_NODE": str(len(spec.layout.trainer)),
-        group_port.PORT: str(ports.weight_sync),
+        group_port.PORT: ",".join(str(server.weight_sync) for server in servers),
     }
     if spec.device == "cpu":
         env |= CPU_ONLY | cpu.trainer_environment()
@@ -93,32 +134,40 @@ def _swift(command: str) -> list[str]:
     return [str(Path(sys.executable).with_name("swift")), command]
 
 
-def _plugin_files(spec: JobSpec) -> list[str]:
-    # Lockstep's own file comes last: what is loaded last wraps outermost, and sees the job as the others left
-    # it.
-    cure = [str(remedies.plugin(spec.remedy))] if spec.remedy and remedies.plugin(spec.remedy) else []
-    return [*cure, str(PLUGINS / "lockstep_job.py")]
+OWN = str(PLUGINS / "lockstep_job.py")
+"""Comes last of all plugins: what is loaded last wraps outermost, and sees the job as the others left it."""
 
 
 FOREIGN = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NPROC_PER_NODE", "NNODES", "MASTER_ADDR", "MASTER_PORT"}
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "NPROC_PER_NODE",
+        "NNODES",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
     | {"VLLM_PORT", "VLLM_HOST_IP", "VLLM_USE_V1"}
-    # Without bytecode on disk each of the job's ten Python processes compiles the stack anew: twice the start-up time.
+    # Without bytecode on disk each of the job's ten Python processes compiles the stack anew: twice the
+    # start-up time.
     | {"PYTHONDONTWRITEBYTECODE"}
 )
 """Variables of the caller that must not reach the job: most would make it part of another one."""
 
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
-"""A GPU that is there all the same is not for this job, and its groups meet on the loopback interface, whatever the machine's name
-resolves to."""
+"""A GPU that is there all the same is not for this job, and its groups meet on the loopback interface,
+whatever the machine's name resolves to."""
 
 
 def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> dict[str, str]:
     """One side's devices, and what torch and NCCL must be told before they start.
 
-    The flight recorder's own files, `evidence/<side>-nccl-rank-<N>`, only come when a watchdog's timeout is waited for. torch 2.8 reads
-    the name from the first variable, earlier releases from the second.
+    The flight recorder's own files, `evidence/<side>-nccl-rank-<N>`, only come when a watchdog's timeout is
+    waited for. torch 2.8 reads the name from the first variable, earlier releases from the second.
     """
     dumps = str(run_dir / "evidence" / f"{side}-nccl-rank-")
     return {

@@ -39,6 +39,10 @@ class JobSpec:
     val_data: str
     rollout: Arguments
     trainer: Arguments
+    rollout_env: dict[str, str] = field(default_factory=dict)
+    """Variables of the rollout, besides those that every job needs."""
+    servers: int = 1
+    """Rollout servers, among which the rollout's devices are divided evenly."""
     fault: dict[str, Any] | None = None
     remedy: str | None = None
     resume_from: Path | None = None
@@ -48,7 +52,8 @@ class JobSpec:
     cache: Path | None = None
     """What the packages compile or look up once, kept between jobs; the caller's own caches if None."""
     instead: dict[str, str] = field(default_factory=dict)
-    """Arguments and variables of the incident's script that this device cannot honour: name -> what is done instead."""
+    """Arguments and variables of the incident's script that this device cannot honour: name -> what is done
+    instead."""
 
     def with_(self, **changes: Any) -> JobSpec:
         return replace(self, **changes)
@@ -126,7 +131,8 @@ def cpu_job(name: str, *, model: Path, datasets: Path) -> JobSpec:
         rollout={
             "vllm_max_model_len": 512,
             "vllm_enforce_eager": True,
-            "vllm_engine_kwargs": '{"num_gpu_blocks_override": 1024}',  # 16,384 tokens: the smallest cache by size is 1 GiB
+            # 16,384 tokens: the smallest cache that can be asked for by size is 1 GiB.
+            "vllm_engine_kwargs": '{"num_gpu_blocks_override": 1024}',
         },
         trainer=INCIDENT
         | CPU_SIZES

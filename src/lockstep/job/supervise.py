@@ -1,4 +1,5 @@
-"""Runs one job to its end: starts both commands, watches their ledgers, stops the job when they say that it is stuck."""
+"""Runs one job to its end: starts both commands, watches their ledgers, stops the job when they say that it
+is stuck."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.job import evidence, ras, scratch
@@ -26,11 +27,13 @@ POLL_S = 0.5
 LOOK_S = 1.0
 WEIGH_S = 5.0
 LAST_PULSE_S = 2.5
-"""After the trainer's end, until every process that still lives has written its counts once more (see docs/ledger.md)."""
+"""After the trainer's end, until every process that still lives has written its counts once more (see
+docs/ledger.md)."""
 LOSS_S = 5.0
 """From the loss of a process until the job is ended for it: it may end by itself, and say more."""
 LEAST_FREE = 8 << 20
-"""Bytes on the disk below which the job is ended: its logs and ledgers would be cut, and say nothing of the reason."""
+"""Bytes on the disk below which the job is ended: its logs and ledgers would be cut, and say nothing of the
+reason."""
 
 _SERVER_ERROR = "failed: 500"
 """In what ms-swift 3.10.3's client raises when the rollout could not answer (`VLLMClient.infer`)."""
@@ -47,7 +50,8 @@ class Limits:
     settle_s: float = 5.0
     """Without any movement for this long, ranks that differ are stuck."""
     stall_s: float = 120.0
-    """Without any movement for this long, a job whose counts agree is given up; so is a trainer that does not exit after its end."""
+    """Without any movement for this long, a job whose counts agree is given up; so is a trainer that does not
+    exit after its end."""
     start_s: float = 600.0
     """The rollout must answer its health check within this time."""
     total_s: float = 3600.0
@@ -62,46 +66,68 @@ class Outcome:
     """What went wrong besides the verdict, with the process and its log; empty if nothing did."""
     seconds: float
     seconds_to_verdict: float
-    """From the last movement in the job to the verdict `stuck` or `stalled`; otherwise from the trainer's end."""
+    """From the last movement in the job to the verdict `stuck` or `stalled`; otherwise from the trainer's
+    end."""
     start_seconds: float
     """From the start to the rollout's first healthy answer; 0 if there was none."""
     peak_memory: int
-    """Bytes, all processes of the job together (PSS: what they share counts once), looked at every few seconds."""
+    """Bytes, all processes of the job together (PSS: what they share counts once), looked at every few
+    seconds."""
     leftovers: list[str] = field(default_factory=list)
 
 
 Progress = Callable[[LedgerTail, float, bool], None]
-"""Called about twice a second with the ledgers so far, the job's age in seconds and whether the rollout is healthy."""
+"""Called about twice a second with the ledgers so far, the job's age in seconds and whether the rollout is
+healthy."""
 
 
 def run_job(spec: JobSpec, run_dir: Path, limits: Limits, progress: Progress) -> Outcome:
     """Runs `spec` in `run_dir`, which must be new, and returns when no process of it is left.
 
-    Whatever goes wrong in the job is in the outcome. Raises StartError when a command does not start at all, JobError when the
-    job can no longer be watched, OSError when `run_dir` cannot be written.
+    Whatever goes wrong in the job is in the outcome. Raises StartError when a command does not start at all,
+    JobError when the job can no longer be watched, OSError when `run_dir` cannot be written.
     """
     for room in ("ledgers", "logs", "evidence"):
         (run_dir / room).mkdir(parents=True)
-    ports = Ports(*free_ports(len(fields(Ports)), HOST))
+    ports = Ports.of(free_ports(Ports.needed(spec.servers), HOST))
     try:
         with scratch.scratch(run_dir) as folder, ProcessTree() as tree:
             outcome = _Watch(spec, run_dir, folder, limits, ports, tree).run(progress)
     except (LedgerError, WardenLostError) as error:
         raise JobError(str(error)) from error
     finally:
-        release_ports(asdict(ports).values())
+        release_ports(ports.all())
     outcome.leftovers.extend(tree.leftovers())
     return outcome
+
+
+def _http_name(server: int) -> str:
+    return f"rollout's HTTP server{_number(server)}"
+
+
+def _number(server: int) -> str:
+    return f" {server + 1}" if server else ""
 
 
 class _Watch:
     def __init__(
         self, spec: JobSpec, run_dir: Path, folder: Path, limits: Limits, ports: Ports, tree: ProcessTree
     ) -> None:
-        self._spec, self._dir, self._scratch, self._limits, self._ports, self._tree = spec, run_dir, folder, limits, ports, tree
+        self._spec, self._dir, self._scratch, self._limits, self._ports, self._tree = (
+            spec,
+            run_dir,
+            folder,
+            limits,
+            ports,
+            tree,
+        )
         self._tail = LedgerTail(run_dir)
-        named = {"rollout's HTTP server": ports.http, "trainer's rendezvous": ports.rendezvous, "weight sync": ports.weight_sync}
+        servers = [ports.of_server(server) for server in range(spec.servers)]
+        named = {"trainer's rendezvous": ports.rendezvous}
+        for which, server in enumerate(servers):
+            named |= {_http_name(which): server.http, f"weight sync{_number(which)}": server.weight_sync}
         self._claims = Claims(HOST, named)
+        self._unhealthy = {_http_name(which): server.http for which, server in enumerate(servers)}
         self._losses = Losses()
         self._lost: list[Loss] = []
         self._healthy_at: float | None = None
@@ -111,7 +137,10 @@ class _Watch:
         self._begun = time.monotonic()
 
     def run(self, progress: Progress) -> Outcome:
-        rollout = self._start("rollout", rollout_command(self._spec, self._ports, self._dir))
+        rollouts = [self._start("rollout", rollout_command(self._spec, self._ports, self._dir))]
+        for server in range(1, self._spec.servers):
+            command = rollout_command(self._spec, self._ports.of_server(server), self._dir, server=server)
+            rollouts.append(self._start(f"rollout-{server}", command))
         trainer = self._start("trainer", trainer_command(self._spec, self._ports, self._dir))
         looked = 0.0
         while True:
@@ -120,9 +149,14 @@ class _Watch:
             progress(self._tail, self._age(), self._healthy_at is not None)
             if (status := trainer.poll()) is not None:
                 return self._trainer_ended(status)
-            if (status := rollout.poll()) is not None:
-                when = "before it was ready" if self._healthy_at is None else "while the trainer was running"
-                return self._failed(self._ended_text("rollout", f"server ended with status {status} {when}"))
+            for rollout in rollouts:
+                if (status := rollout.poll()) is not None:
+                    when = (
+                        "before it was ready" if self._healthy_at is None else "while the trainer was running"
+                    )
+                    return self._failed(
+                        self._ended_text("rollout", f"server ended with status {status} {when}")
+                    )
             if self._age() - looked < LOOK_S:
                 continue
             looked = self._age()
@@ -154,15 +188,18 @@ class _Watch:
         return verdict.kind is Kind.STUCK
 
     def _check_health(self) -> None:
-        """Asks only a server of the job's own, and no proxy."""
-        if self._healthy_at is not None or not self._claims.claimed("rollout's HTTP server"):
-            return
+        """Asks only servers of the job's own, and no proxy."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(f"http://{HOST}:{self._ports.http}/health/", timeout=1):
-                self._healthy_at = self._age()
-        except (urllib.error.URLError, OSError):
-            return
+        for name, port in list(self._unhealthy.items()):
+            if not self._claims.claimed(name):
+                continue
+            try:
+                with opener.open(f"http://{HOST}:{port}/health/", timeout=1):
+                    del self._unhealthy[name]
+            except (urllib.error.URLError, OSError):
+                continue
+        if self._healthy_at is None and not self._unhealthy:
+            self._healthy_at = self._age()
 
     # -- what goes wrong
 
@@ -191,9 +228,11 @@ class _Watch:
         if self._healthy_at is None:
             if self._age() < limits.start_s:
                 return ""
-            return f"the rollout server was not ready after {limits.start_s:.0f} s; its log is {logs / 'rollout.log'}"
+            log = logs / "rollout.log"
+            return f"the rollout server was not ready after {limits.start_s:.0f} s; its log is {log}"
         if self._finished_at is not None and self._age() - self._finished_at >= limits.stall_s:
-            return f"the trainer did not exit within {limits.stall_s:.0f} s after training; its log is {logs / 'trainer.log'}"
+            log = logs / "trainer.log"
+            return f"the trainer did not exit within {limits.stall_s:.0f} s after training; its log is {log}"
         if verdict.kind is Kind.INCOMPLETE and (verdict.still_s or 0.0) >= limits.stall_s:
             return f"nothing has moved for {limits.stall_s:.0f} s; the job's logs are in {logs}"
         if self._age() >= limits.total_s:

@@ -6,24 +6,43 @@ import os
 from typing import Any
 
 from lockstep.probe.attach import attach, current
+from lockstep.probe.core import Probe
 from lockstep.probe.hooks import wrap
+from lockstep.probe.weight_sync import count_weight_sync
 
 ENGINE = "swift.llm.infer.infer_engine.grpo_vllm_engine:GRPOVllmEngine"
 WORKER_RANK = "LOCKSTEP_ROLLOUT_RANK"
 """Environment variable: tells an engine core, a child of the worker, its data-parallel rank."""
+SERVER, FIRST_RANK = "LOCKSTEP_ROLLOUT_SERVER", "LOCKSTEP_ROLLOUT_FIRST"
+"""Environment variables: which rollout server this is, and its first data-parallel rank; 0 if not set."""
 
 
 def watch_server() -> None:
-    attach("rollout", "server", 0)
+    attach("rollout", "server", int(os.environ.get(SERVER, "0")))
+
+
+def watch_weights(probe: Probe) -> None:
+    """Counts the weight sync of an engine in this process, and marks its begin and end."""
+
+    def sync(original: Any, *args: Any, **kwargs: Any) -> Any:
+        probe.boundary("weight sync begin")
+        result = original(*args, **kwargs)
+        probe.boundary("weight sync end")
+        return result
+
+    count_weight_sync(probe, "rollout", int(os.environ.get(SERVER, "0")))
+    wrap("swift.llm.infer.rollout:WeightSyncWorkerExtension.update_flattened_params", sync)
 
 
 def watch_worker() -> None:
     """Attaches the probe when this worker makes its engine: only then does it know its data-parallel rank."""
 
     def make(original: Any, *args: Any, **kwargs: Any) -> Any:
-        rank = os.environ.get("VLLM_DP_RANK", "0")
-        os.environ[WORKER_RANK] = rank
-        attach("rollout", "worker", int(rank))
+        rank = int(os.environ.get(FIRST_RANK, "0")) + int(os.environ.get("VLLM_DP_RANK", "0"))
+        os.environ[WORKER_RANK] = str(rank)
+        probe = attach("rollout", "worker", rank)
+        if probe is not None and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+            watch_weights(probe)  # the engine is in this process
         return original(*args, **kwargs)
 
     def generate(original: Any, *args: Any, **kwargs: Any) -> Any:

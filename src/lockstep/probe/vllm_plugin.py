@@ -32,7 +32,9 @@ def _role() -> tuple[str, int] | None:
     dp_rank = int(os.environ.get("LOCKSTEP_ROLLOUT_RANK", "0"))
     if name.startswith("EngineCore"):
         tail = name.rpartition("_DP")[2]
-        return "engine core", dp_rank if "LOCKSTEP_ROLLOUT_RANK" in os.environ or not tail.isdigit() else int(tail)
+        # One worker has all engine cores behind it when the engine is asynchronous; a core that is no part of vLLM's data
+        # parallelism is called 0 whatever its worker's rank.
+        return "engine core", max(dp_rank, int(tail) if tail.isdigit() else 0)
     if "Worker" in name:
         tail = name.rpartition("-")[2]
         return "engine worker", int(tail) if tail.isdigit() else 0
@@ -43,7 +45,7 @@ def _watch_engine() -> None:
     from lockstep.probe.attach import attach
     from lockstep.probe.groups import Group
     from lockstep.probe.hooks import wrap
-    from lockstep.probe.weight_sync import count_weight_sync
+    from lockstep.probe.rollout import watch_weights
 
     role = _role()
     probe = attach("rollout", *role) if role else None
@@ -66,15 +68,8 @@ def _watch_engine() -> None:
         probe.beats += 1
         return original(*args, **kwargs)
 
-    def sync(original: Any, *args: Any, **kwargs: Any) -> Any:
-        probe.boundary("weight sync begin")
-        result = original(*args, **kwargs)
-        probe.boundary("weight sync end")
-        return result
-
     if role and role[0] == "engine core":
         wrap(f"{CORE}:DPEngineCoreProc.run_busy_loop", busy_loop)
         wrap(f"{CORE}:DPEngineCoreProc._has_global_unfinished_reqs", unfinished)
         wrap(f"{CORE}:EngineCoreProc._process_engine_step", step)
-    count_weight_sync(probe, "rollout")
-    wrap("swift.llm.infer.rollout:WeightSyncWorkerExtension.update_flattened_params", sync)
+    watch_weights(probe)

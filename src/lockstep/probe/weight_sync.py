@@ -19,8 +19,12 @@ COMMUNICATORS = {
 """The names under which each side's code looks the class up (ms-swift 3.10.3, trl 0.24.0)."""
 
 
-def count_weight_sync(probe: Probe, side: str) -> None:
-    """Wraps the communicator that `side` uses. Call it after anything that replaces the class."""
+def count_weight_sync(probe: Probe, side: str, server: int = 0) -> None:
+    """Wraps the communicator that `side` uses. Call it after anything that replaces the class.
+
+    Each rollout server has a group of its own with the trainer, which makes them in the servers' order.
+    """
+    name = f"weight-sync#{server + 1}" if server else "weight-sync"
     counters: dict[int, Counted] = {}
 
     def made(original: Any, self: Any, group: Any, *args: Any, **kwargs: Any) -> None:
@@ -28,7 +32,7 @@ def count_weight_sync(probe: Probe, side: str) -> None:
         if type(group).__name__ == "StatelessProcessGroup":
             ranks = tuple(range(group.world_size))
             backend = type(self).__name__
-            counters[id(group)] = probe.count(Group("weight-sync", "StatelessProcessGroup", backend, ranks, group.rank))
+            counters[id(group)] = probe.count(Group(name, "StatelessProcessGroup", backend, ranks, group.rank))
 
     def broadcast(original: Any, self: Any, tensor: Any, src: int, *args: Any, **kwargs: Any) -> Any:
         counter = counters.get(id(self.group))

@@ -61,8 +61,8 @@ def waiting(case: Case) -> str:
     assert case.group is not None
     timeout = case.group.at(case.group.seq)[0]
     size = f" of {timeout.numel_in} elements" if timeout.numel_in is not None else ""
-    ranks = arithmetic.ranges(case.group.waiting)
-    text = f"rank {ranks} of {group(case)} waited in {timeout.op} number {timeout.seq}{size}"
+    many = "ranks" if len(case.group.waiting) > 1 else "rank"
+    text = f"{many} {arithmetic.ranges(case.group.waiting)} of {group(case)} waited in {timeout.op} number {timeout.seq}{size}"
     return f"{text}, rank {arithmetic.ranges(case.absent)} did not take part" if case.absent else text
 
 

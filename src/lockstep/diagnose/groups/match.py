@@ -16,8 +16,8 @@ from lockstep.diagnose.groups.vllm import RELEASES, Kind, Layout, MadeGroup, Rel
 Side = Literal["rollout", "trainer", "unknown"]
 
 _NAMES: dict[Kind, str] = {
-    "default": "torch's default group",
-    "world": "all ranks of the rollout",
+    "default": "default",
+    "world": "world",
     "tp": "tensor parallel",
     "dcp": "decode-context parallel",
     "pcp": "prefill-context parallel",
@@ -71,9 +71,13 @@ def readings(seen: Seen) -> tuple[Reading, ...]:
     found.sort(key=lambda reading: (-reading.score, reading.layout.world if reading.layout else 0))
     merged: dict[tuple[object, ...], Reading] = {}
     for reading in found:
-        key = (reading.side, reading.group, reading.ranks, reading.layout, reading.score)
+        layout = (
+            None if reading.kind in ("default", "world") else reading.layout
+        )  # the same under all layouts
+        key = (reading.side, reading.group, reading.ranks, layout, reading.score)
         if key in merged:
-            merged[key] = replace(merged[key], releases=merged[key].releases + reading.releases)
+            more = tuple(name for name in reading.releases if name not in merged[key].releases)
+            merged[key] = replace(merged[key], releases=merged[key].releases + more)
         else:
             merged[key] = reading
     return tuple(merged.values())[:_MAX_READINGS]

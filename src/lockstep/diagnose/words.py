@@ -62,7 +62,8 @@ def waiting(case: Case) -> str:
     timeout = case.group.at(case.group.seq)[0]
     size = f" of {timeout.numel_in} elements" if timeout.numel_in is not None else ""
     many = "ranks" if len(case.group.waiting) > 1 else "rank"
-    text = f"{many} {arithmetic.ranges(case.group.waiting)} of {group(case)} waited in {timeout.op} number {timeout.seq}{size}"
+    text = f"{many} {arithmetic.ranges(case.group.waiting)} of {group(case)} "
+    text += f"waited in {timeout.op} number {timeout.seq}{size}"
     return f"{text}, rank {arithmetic.ranges(case.absent)} did not take part" if case.absent else text
 
 

@@ -8,7 +8,6 @@ from .errors import Malformed
 from .model import Dump, GroupKey, Open, Operations, Trace
 from .records import STATES, Work, call, issued_at, names, number, text
 
-
 Like = tuple[Trace, int, "tuple[int, int] | None"]
 """What a record that is like another one says again: its group, its operation's number, and elements in and
 out if they may differ."""

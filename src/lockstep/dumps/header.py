@@ -17,8 +17,8 @@ MAJOR = 2
 def read_header(top: dict[str, Any], dump: Dump) -> None:
     """Fills the dump's version and groups. Raises Malformed."""
     version = top.get("version")
-    known = _VERSION.match(version) if type(version) is str else None
-    if known is None:
+    known = _VERSION.match(version) if isinstance(version, str) else None
+    if known is None or not isinstance(version, str):
         raise Malformed(None, "version: expected two numbers such as 2.10; is this a flight recorder dump?")
     if int(known[1]) != MAJOR:
         raise Malformed(None, f"version {version}: expected {MAJOR}.x")

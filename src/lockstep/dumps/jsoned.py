@@ -45,6 +45,7 @@ class _Top(msgspec.Struct):
 
 _top = msgspec.json.Decoder(_Top)
 _RAW = ("process_group", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "frames")
+_ALIKE = _RAW[:-1]
 _PLAIN = (
     "profiling_name",
     "collective_seq_id",
@@ -70,8 +71,8 @@ def read_json(data: bytes, collector: Collector) -> None:
     last: dict[int, _Record] = {}
     for record in top.entries:
         key = (
-            bytes(record.process_group), record.pg_id, record.profiling_name, bytes(record.input_sizes), bytes(record.output_sizes),
-            bytes(record.input_dtypes), bytes(record.output_dtypes), record.state, record.retired, record.is_p2p,
+            *(bytes(getattr(record, name)) for name in _ALIKE),
+            record.pg_id, record.profiling_name, record.state, record.retired, record.is_p2p,
         )  # fmt: skip
         if key not in known:
             added = collector.add(_entry(record, work), None)

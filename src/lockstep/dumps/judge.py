@@ -3,6 +3,8 @@ cannot tell."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lockstep.ledger import Ledger, Problem
@@ -16,7 +18,7 @@ from lockstep.verdict.views import difference_views, group_view, hang_views
 from .ledgers import Job, build, common, front
 from .read import DumpSet
 from .totals import uneven
-from .transfers import one_sided
+from .transfers import Transfer, one_sided, waiting_text
 from .words import difference_sentence, hang_sentence, rank_views
 
 _QUEUED = "every rank has enqueued these; what counts here is which one is at the front of each rank's queue"
@@ -48,15 +50,33 @@ class _Case:
         if cause.root is None and not differences:
             cause = self._queued()
             remark = _QUEUED if cause.root else ""
+        transfer = one_sided(job)
+        if transfer and self._behind(cause.root, transfer):
+            told = (*cause.consequences, *((self._told(cause.root),) if cause.root else ()))
+            group, sentence, views = transfer
+            return self._base(Kind.STUCK, sentence, group, views, consequences=told)
         if cause.root:
             return self._stuck(cause.root, cause, differences, remark)
         if differences:
             return self._diverged(differences)
-        transfer = one_sided(job)
         if transfer:
             group, sentence, views = transfer
             return self._base(Kind.STUCK, sentence, group, views)
         return self._agreed()
+
+    @staticmethod
+    def _behind(root: Hang | None, transfer: Transfer) -> bool:
+        """Whether a rank that a group waits for waits in this send or receive: then that comes first."""
+        group, _, views = transfer
+        return root is not None and group.ranks[views[0].rank] in {
+            root.group.ranks[rank] for rank in root.absent
+        }
+
+    @staticmethod
+    def _told(hang: Hang) -> str:
+        waiting, absent = ([hang.group.ranks[r] for r in ranks] for ranks in (hang.waiting, hang.absent))
+        verb = "wait" if len(waiting) > 1 else "waits"
+        return f"{hang.group.name}: {ranks_text(waiting)} {verb} for {ranks_text(absent)}"
 
     def _base(
         self,
@@ -82,28 +102,28 @@ class _Case:
     # -- ranks differ
 
     def _queued(self) -> Cause:
-        """What hangs if a rank's queue is run in order: two ranks may have enqueued two groups' collectives
-        in two orders.
+        """What hangs if each rank's queue is run in order: ranks may have enqueued two groups' collectives in
+        different orders. Counts are then what has come to the front of the queue.
         """
         issued = {id(ledger): dict(ledger.issued) for ledger in self.job.ledgers}
         for ledger in self.job.ledgers:
             held = front(self.job, ledger)
             for g in ledger.groups:
-                if held and g != held[0]:
-                    ledger.issued[g] = min(
-                        (o.seq - 1 for o in self.job.traces[id(ledger), g].open), default=ledger.issued[g]
-                    )
+                behind = [o.seq - 1 for o in self.job.traces[id(ledger), g].open]
+                if held and g != held[0] and behind:
+                    ledger.issued[g] = min(behind)
         cause = find(self.job.groups, self.job.ledgers, 0.0)
-        for ledger in self.job.ledgers:
-            ledger.issued = issued[id(ledger)]
+        if cause.root is None:
+            for ledger in self.job.ledgers:
+                ledger.issued = issued[id(ledger)]
         return cause
 
     def _stuck(self, hang: Hang, cause: Cause, differences: list[Difference], remark: str) -> Verdict:
         before = next((d for d in differences if d.group is hang.group), None)
         others = [f"{d.group.name} differs from #{d.seq} on" for d in differences if d is not before]
         views = rank_views(self.job, hang.group, hang_views(hang, self.job.groups, 0.0, 0.0))
-        sentence = hang_sentence(self.job, hang.group, hang.seq, views)
-        if before:
+        sentence = hang_sentence(self.job, hang.group, hang.seq, views, queued=bool(remark))
+        if before and before.seq != hang.seq:
             parted = rank_views(self.job, hang.group, difference_views(before, 0.0))
             sentence += (
                 f"; they differ from #{before.seq} on: {difference_sentence(hang.group, parted, before.seq)}"
@@ -123,11 +143,18 @@ class _Case:
     def _diverged(self, differences: list[Difference]) -> Verdict:
         first, *others = sorted(differences, key=lambda d: (d.seq is None, d.group.name))
         views = rank_views(self.job, first.group, difference_views(first, 0.0))
+        waits = [m.ledger.waiting_at(0.0) for m in first.group.members.values()]
+        held = any(
+            w and w.g == m.g and w.seq == first.seq
+            for w, m in zip(waits, first.group.members.values(), strict=True)
+        )
+        kind = Kind.STUCK if held else Kind.DIVERGED
         where = f" from #{first.seq} on" if first.seq is not None else ""
-        sentence = f"{group_text(group_view(first.group))} differs{where}: {difference_sentence(first.group, views, first.seq)}"
+        parted = difference_sentence(first.group, views, first.seq)
+        sentence = f"{group_text(group_view(first.group))} differs{where}: {parted}"
         told = tuple(f"{d.group.name} differs too, from #{d.seq} on" for d in others)
         verdict = self._base(
-            Kind.DIVERGED, sentence, first.group, views, seq=first.seq, odd=first.odd, consequences=told
+            kind, sentence, first.group, views, seq=first.seq, odd=first.odd, consequences=told
         )
         return replace(verdict, waiting=(), absent=first.absent)
 
@@ -135,12 +162,12 @@ class _Case:
 
     def _agreed(self) -> Verdict:
         job = self.job
-        held = [(ledger, item) for ledger in job.ledgers if (item := front(job, ledger))]
-        text = self._held(held)
+        held = [ledger for ledger in job.ledgers if front(job, ledger)]
+        text = self._held(held) or waiting_text(job)
         if job.problems:
             return self._incomplete(text)
         unequal = [group for group in job.groups if len({m.issued for m in group.members.values()}) > 1]
-        if held:
+        if text:
             return self._base(Kind.STALLED, f"all ranks have issued what they wait for: {text}")
         if unequal:
             group = unequal[0]
@@ -154,20 +181,19 @@ class _Case:
             )
         if not any(group.members for group in job.groups):
             return self._incomplete("no group of several ranks is in these dumps")
-        told = []
+        told: Counter[str] = Counter()
         for g, group in enumerate(job.groups):
             first, last = common(job, group, g)
             if last:
-                told.append(f"{group.name} {last}" + (f" (from {first} on)" if first > 1 else ""))
-        return self._base(
-            Kind.IN_STEP,
-            f"{len(job.ledgers)} dumps: every rank issued the same collectives: {', '.join(told)}",
-        )
+                told[f"{group.name} {last}" + (f" (from {first} on)" if first > 1 else "")] += 1
+        counts_text = ", ".join(f"{text} in {n} groups" if n > 1 else text for text, n in told.items())
+        sentence = f"{len(job.ledgers)} dumps: every rank issued the same collectives: {counts_text}"
+        return self._base(Kind.IN_STEP, sentence)
 
-    def _held(self, held: list[tuple[Ledger, tuple[int, object]]]) -> str:
+    def _held(self, held: Sequence[Ledger]) -> str:
         """Who waits in what, ranks in the same place in one clause."""
         places: dict[str, list[int]] = {}
-        for ledger, _ in held:
+        for ledger in held:
             wait = ledger.pulse.w if ledger.pulse else None
             if wait and ledger.process:
                 at = f", issued at {wait.at}" if wait.at else ""

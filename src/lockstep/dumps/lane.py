@@ -1,9 +1,11 @@
-"""The fast lane: records that differ from an earlier one in values only are matched whole, by a regular expression.
+"""The fast lane: records that differ from an earlier one in values only are matched whole, by a regular
+expression.
 
-A dump is thousands of dicts with the same keys in the same order. Once a record has been read opcode by opcode, the bytes of its
-keys are known, and what may stand between them is known, too: this compiles to an expression that takes a record in one step, holds
-no object but the few values that matter, and matches nothing that the machine would refuse to run (references, which it does not
-follow, excepted). Every alternative begins with another byte, so there is nothing to try twice: time is linear in the record.
+A dump is thousands of dicts with the same keys in the same order. Once a record has been read opcode by
+opcode, the bytes of its keys are known, and what may stand between them is known, too: this compiles to an
+expression that takes a record in one step, holds no object but the few values that matter, and matches
+nothing that the machine would refuse to run (references, which it does not follow, excepted). Every
+alternative begins with another byte, so there is nothing to try twice: time is linear in the record.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _LAST = {"pg_id": "process_group", "input_sizes": "output_dtypes"}
 def compile_lane(keys: tuple[str, ...], written: dict[str, bytes]) -> re.Pattern[bytes] | None:
     """The expression for records with these keys; `written` has the bytes by which each key is referred to.
 
-    None where the layout is not one that torch writes: the machine reads such a file well enough. The captures are `CAPTURED`.
+    None where the layout is not one that torch writes: the machine reads such a file well enough. The
+    captures are `CAPTURED`.
     """
     if any(key not in written for key in keys):
         return None

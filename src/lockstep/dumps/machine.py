@@ -1,8 +1,9 @@
-"""A reader for the part of the pickle format that plain data needs. It holds no opcode that names, imports or calls anything.
+"""A reader for the part of the pickle format that plain data needs. It holds no opcode that names, imports or
+calls anything.
 
-torch writes dumps with `torch::jit::Pickler` (protocol 2); the opcodes of Python's own pickler for the same data are read, too, so
-that a dump which somebody loaded and stored again is still a dump. Source: `torch/csrc/jit/serialization/pickler.cpp`, and Python's
-`pickletools`.
+torch writes dumps with `torch::jit::Pickler` (protocol 2); the opcodes of Python's own pickler for the same
+data are read, too, so that a dump which somebody loaded and stored again is still a dump. Source:
+`torch/csrc/jit/serialization/pickler.cpp`, and Python's `pickletools`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from .errors import MAX_DEPTH, MAX_ITEMS, MAX_MEMO, MAX_OBJECTS, MAX_TEXT, Malfo
 
 _double = struct.Struct(">d").unpack_from
 _NAMES = {
-    0x63: "GLOBAL", 0x93: "STACK_GLOBAL", 0x52: "REDUCE", 0x62: "BUILD", 0x69: "INST", 0x6F: "OBJ", 0x81: "NEWOBJ", 0x92: "NEWOBJ_EX",
-    0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x50: "PERSID", 0x51: "BINPERSID", 0x8B: "LONG4", 0x8E: "BINBYTES8", 0x96: "BYTEARRAY8",
+    0x63: "GLOBAL", 0x93: "STACK_GLOBAL", 0x52: "REDUCE", 0x62: "BUILD", 0x69: "INST", 0x6F: "OBJ",
+    0x81: "NEWOBJ", 0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x50: "PERSID",
+    0x51: "BINPERSID", 0x8B: "LONG4", 0x8E: "BINBYTES8", 0x96: "BYTEARRAY8",
 }  # fmt: skip
 
 
 class Machine:
-    """Runs a pickle, one opcode after another. Stops at its end, or wherever `watch` containers are open and one has been filled.
+    """Runs a pickle, one opcode after another. Stops at its end, or wherever `watch` containers are open and
+    one has been filled.
 
     `stack` holds the values of the innermost open container, `outer` those of the containers around it.
     """
@@ -35,8 +38,8 @@ class Machine:
         self._made = 0
 
     def run(self, watch: int = -1) -> None:
-        """Goes on from `pos` until the end, or until a dict has been filled (SETITEMS) or a container opened (MARK) with
-        `watch` containers open. Raises Malformed, and nothing else, whatever the bytes are.
+        """Goes on from `pos` until the end, or until a dict has been filled (SETITEMS) or a container opened
+        (MARK) with `watch` containers open. Raises Malformed, and nothing else, whatever the bytes are.
         """
         try:
             self._run(watch)

@@ -131,7 +131,8 @@ class PickledDump:
         for like, place in last.items():
             if like:
                 like[0].last_place = max(place, like[0].last_place or 0)
-        seqs.clear(), likes.clear(), places.clear()
+        for taken in (seqs, likes, places):
+            taken.clear()
 
     def _meet(self, key: _Key, start: int) -> None:
         """Reads a matched record in full and remembers, if it had completed, what the next one like it stands

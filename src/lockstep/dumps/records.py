@@ -1,8 +1,10 @@
-"""One record of the flight recorder, as the keys of every version since 2.1 have it, into the terms of a ledger.
+"""One record of the flight recorder, as the keys of every version since 2.1 have it, into the terms of a
+ledger.
 
-Sources: torch `NCCLUtils.hpp` (2.4, 2.5), `FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.6 on). What changed in between:
-data types came with 2.3, `pg_status` with 2.3, threads with 2.5, records of operations inside a coalesced one with 2.7; 2.10 renamed
-`nccl_version`. JSON (from torch 2.6 on) has 0 where a pickle has None, and the numbers of `pg_status` as strings.
+Sources: torch `NCCLUtils.hpp` (2.4, 2.5), `FlightRecorder.hpp` and `FlightRecorderDetail.hpp` (2.6 on). What
+changed in between: data types came with 2.3, `pg_status` with 2.3, threads with 2.5, records of operations
+inside a coalesced one with 2.7; 2.10 renamed `nccl_version`. JSON (from torch 2.6 on) has 0 where a pickle
+has None, and the numbers of `pg_status` as strings.
 """
 
 from __future__ import annotations
@@ -103,10 +105,10 @@ def number(entry: dict[str, Any], key: str, place: int | None) -> int:
 
 def names(entry: dict[str, Any], place: int | None) -> tuple[str, str]:
     """The group's name and description."""
-    value = entry.get("process_group")
-    if type(value) not in (tuple, list) or len(value) != 2 or any(type(part) is not str for part in value):
-        raise Malformed(place, "a record's process_group: expected its name and description")
-    return value[0], value[1]
+    match entry.get("process_group"):
+        case [str(name), str(desc)]:
+            return name, desc
+    raise Malformed(place, "a record's process_group: expected its name and description")
 
 
 def call(entry: dict[str, Any], size: int | None, work: Work, place: int | None) -> Call:
@@ -119,7 +121,7 @@ def call(entry: dict[str, Any], size: int | None, work: Work, place: int | None)
     dtype = _dtype(entry, work, place)
     transfer = _TRANSFER.match(op)
     if transfer:
-        source, target, at, by = transfer.groups()
+        source, target, _, by = transfer.groups()
         peer = int(target) if source is not None else int(by)
         kind = op.partition(" ")[0]
         return Call(backend, Operation(kind, dtype, given if kind == "send" else taken), None, peer)

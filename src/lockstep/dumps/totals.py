@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lockstep.ledger import Operation
 from lockstep.verdict.compare import Difference
 from lockstep.verdict.groups import JobGroup
 
@@ -18,19 +19,20 @@ def uneven(job: Job, group: JobGroup, g: int) -> Difference | None:
     first, last = common(job, group, g)
     seqs = [seq for seq in sorted(next(iter(traces.values())).uneven) if first <= seq <= last]
     for seq in seqs:
-        shares = [trace.uneven.get(seq) for trace in traces.values()]
-        if None not in shares and sum(s[0] for s in shares if s) != sum(s[1] for s in shares if s):
-            counts = {place: member.issued for place, member in group.members.items()}
-            issued = {
-                place: member.ledger.ops[traces[place].calls[seq - traces[place].first]]
-                for place, member in group.members.items()
-            }
-            given, taken = sum(s[0] for s in shares if s), sum(s[1] for s in shares if s)
-            told = {place: op.__class__(f"{op.op} ({_share(traces[place].uneven[seq])}, {given} and {taken} in all)", op.dtype, None)
-                    for place, op in issued.items()}  # fmt: skip
-            return Difference(group, 0.0, counts, seq, dict(told), None, None)
+        shares = {place: trace.uneven[seq] for place, trace in traces.items() if seq in trace.uneven}
+        given, taken = (sum(share[i] for share in shares.values()) for i in (0, 1))
+        if len(shares) < len(traces) or given == taken:
+            continue
+        issued: dict[int, Operation | None] = {}
+        for place, member in group.members.items():
+            made = member.ledger.ops[traces[place].calls[seq - traces[place].first]]
+            issued[place] = Operation(
+                f"{made.op} ({_text(shares[place])}, of {given} and {taken})", made.dtype, None
+            )
+        counts = {place: member.issued for place, member in group.members.items()}
+        return Difference(group, 0.0, counts, seq, issued, None, None)
     return None
 
 
-def _share(share: tuple[int, int]) -> str:
+def _text(share: tuple[int, int]) -> str:
     return f"gives {share[0]}, takes {share[1]}"

@@ -14,7 +14,22 @@ from .model import Open
 _OTHER = {"send": "recv", "recv": "send"}
 
 
-def one_sided(job: Job) -> tuple[JobGroup, str, tuple[RankView, ...]] | None:
+Transfer = tuple[JobGroup, str, tuple[RankView, ...]]
+"""The group, what is wrong in a sentence, and the two ranks, the one that waits first."""
+
+
+def waiting_text(job: Job) -> str:
+    """The first sends and receives that wait, of a job in which both sides have come."""
+    texts = []
+    for g, group in enumerate(job.groups):
+        for rank, member in sorted(group.members.items()):
+            for o in job.traces[id(member.ledger), g].transfers[:1]:
+                what = operation_text(member.ledger.ops[o.call], o.seq)
+                texts.append(f"rank {job.global_rank(group, rank)} waits in {what} of group {group.name}")
+    return "; ".join(texts[:4]) + (f"; and {len(texts) - 4} more" if len(texts) > 4 else "")
+
+
+def one_sided(job: Job) -> Transfer | None:
     """The first send or receive that waits while its peer, which has a dump, waits in none that fits it."""
     for g, group in enumerate(job.groups):
         for rank, member in sorted(group.members.items()):

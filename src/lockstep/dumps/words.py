@@ -30,28 +30,39 @@ def rank_views(job: Job, group: JobGroup, views: Sequence[RankView]) -> tuple[Ra
     return tuple(told)
 
 
-def hang_sentence(job: Job, group: JobGroup, seq: int, views: Sequence[RankView]) -> str:
-    """Who waits where and who is absent."""
+def hang_sentence(
+    job: Job, group: JobGroup, seq: int, views: Sequence[RankView], *, queued: bool = False
+) -> str:
+    """Who waits where and who is absent. `queued`: the absent have number `seq` in their queue, behind
+    another group's.
+    """
     clauses: dict[tuple[int, str, str], list[int]] = {}
     for view in views:
-        clause = _hang_clause(view, seq)
-        if clause:
-            clauses.setdefault(clause, []).append(job.global_rank(group, view.rank))
-    return f"{group_text(group_view(group))}: {_join([(one, many, ranks) for (_, one, many), ranks in sorted(clauses.items())])}"
+        clause = _hang_clause(view, seq, queued)
+        clauses.setdefault(clause, []).append(job.global_rank(group, view.rank))
+    ordered = sorted(clauses.items(), key=lambda item: (item[0][0], -len(item[1]), item[1]))
+    told = _join([(one, many, ranks) for (_, one, many), ranks in ordered])
+    return f"{group_text(group_view(group))}: {told}"
 
 
-def _hang_clause(view: RankView, seq: int) -> tuple[int, str, str] | None:
+def _hang_clause(view: RankView, seq: int, queued: bool) -> tuple[int, str, str]:
     at = f" at {view.issued_at}" if view.issued_at else ""
     if view.state == "waiting":
         issued = f", issued{at}" if at else ""
         return 0, f"waits in {view.operation}{issued}", f"wait in {view.operation}{issued}"
     if view.state == "absent":
+        elsewhere = view.waits_elsewhere
+        if queued and elsewhere:
+            return (
+                1,
+                f"waits {elsewhere} before it comes to #{seq}",
+                f"wait {elsewhere} before they come to #{seq}",
+            )
         last = f"#{view.issued}{at}" if view.issued else "none"
-        elsewhere = f", and waits {view.waits_elsewhere}" if view.waits_elsewhere else ""
-        many = f", and wait {view.waits_elsewhere}" if view.waits_elsewhere else ""
+        one, many = (f", and waits {elsewhere}", f", and wait {elsewhere}") if elsewhere else ("", "")
         return (
             1,
-            f"has not issued #{seq}: its last is {last}{elsewhere}",
+            f"has not issued #{seq}: its last is {last}{one}",
             f"have not issued #{seq}: their last is {last}{many}",
         )
     if view.state == "missing":

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from lockstep.probe.core import Probe
+from lockstep.probe.writer import complain
 
 DIRECTORY = "LOCKSTEP_RUN_DIR"
 """Environment variable: the run's folder; without it nothing is recorded."""
@@ -18,14 +19,19 @@ _probe: Probe | None = None
 
 
 def attach(side: str, role: str, rank: int) -> Probe | None:
-    """The process's probe, made on the first call; None when the environment names no run folder."""
+    """The process's probe, made on the first call; None when the environment names no run folder, or one that
+    cannot be written.
+    """
     global _probe
     directory = os.environ.get(DIRECTORY)
     if not directory:
         return None
-    if _probe is None:
-        _probe = Probe(Path(directory), side, role, rank, _versions())
-        _own_log(Path(directory) / "logs" / f"{side}-{role.replace(' ', '_')}-{rank}.log")
+    if _probe is None or _probe.pid != os.getpid():  # a forked child has its parent's, which is silent there
+        try:
+            _probe = Probe(Path(directory), side, role, rank, _versions())
+            _own_log(Path(directory) / "logs" / f"{side}-{role.replace(' ', '_')}-{rank}.log")
+        except OSError as error:
+            complain(f"cannot record this process: {error}")
     return _probe
 
 

@@ -1,4 +1,4 @@
-"""Collectives in order, condensed: a running digest, a count per operation and a run-length encoded stream."""
+"""Collectives in order, condensed: a running digest, a count per operation, a run-length encoded stream."""
 
 from __future__ import annotations
 

@@ -1,18 +1,28 @@
 """Reads torch's flight recorder in the process that it records.
 
-Source: torch 2.8 `torch/csrc/distributed/c10d/FlightRecorder.hpp` and the bindings `_dump_fr_trace` and `_dump_nccl_trace` in
-`torch._C._distributed_c10d`. Both backends write to it: NCCL's records are dumped by the second, gloo's by the first. The
-recorder keeps the last `TORCH_FR_BUFFER_SIZE` records in a ring.
+Source: torch 2.8 `torch/csrc/distributed/c10d/FlightRecorder.hpp` and the bindings `_dump_fr_trace` and
+`_dump_nccl_trace` in `torch._C._distributed_c10d`. Both backends write to it: NCCL's records are dumped by
+the second, gloo's by the first. The recorder keeps the last `TORCH_FR_BUFFER_SIZE` records in a ring.
 """
 
 from __future__ import annotations
 
+import gc
 import pickle
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 RANK_DEPENDENT_SIZE = frozenset(
-    {"all_gather", "gather", "scatter", "alltoall", "all_to_all", "alltoall_base", "reduce_scatter", "all_to_allv"}
+    {
+        "all_gather",
+        "gather",
+        "scatter",
+        "alltoall",
+        "all_to_all",
+        "alltoall_base",
+        "reduce_scatter",
+        "all_to_allv",
+    }
 )
 """Operations whose element counts may legally differ between the ranks of one call."""
 _EQUAL_ON_GLOO = frozenset({"all_gather"})
@@ -20,29 +30,34 @@ _EQUAL_ON_GLOO = frozenset({"all_gather"})
 
 
 Pg = tuple[int, int]
-"""A group as the recorders know it: which recorder (gloo's and NCCL's count their groups apart), and its number there."""
+"""A group as the recorders know it: which recorder (gloo's and NCCL's count their groups apart), and its
+number there.
+"""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One collective as the recorder holds it."""
 
-    record: int
     pg: Pg
     names: tuple[str, str]
-    """The group's name and description, both empty for a group made outside torch.distributed's registry."""
+    """The group's name and description, both empty for a group made outside torch's registry."""
     key: int
     """The number that the group's status counts in, see `Status`."""
+    seq: int
+    """Collectives of the group so far, this one included: the same on every rank that has kept step."""
     op: str
     dtype: str
     n: int | None
+    t: float
+    """When it was issued, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Per group: numbers of the last collective enqueued and completed, 0 before the first.
+    """Per group: keys of the last collective enqueued and completed, 0 before the first.
 
-    On NCCL the number counts collectives; on gloo it counts point-to-point operations, too.
+    On NCCL keys are sequence numbers. On gloo they count point-to-point operations, too, which have no
+    records.
     """
 
     enqueued: dict[Pg, int] = field(default_factory=dict)
@@ -72,11 +87,14 @@ class FlightRecorder:
         return Status(enqueued, completed)
 
     def drain(self) -> tuple[list[Entry], int]:
-        """Records since the last call, oldest first, and how many between the two calls were lost."""
+        """Records since the last call, oldest first, and how many between the two calls were lost.
+
+        Takes 5 to 10 us for each record in the ring, read before or not.
+        """
         entries: list[Entry] = []
         lost = 0
         for i, dump in enumerate(self._dumps):
-            fresh = [e for e in _load(dump(True, False, False)).get("entries", ()) if e["record_id"] >= self._next[i]]
+            fresh = [e for e in _load_records(dump(True, False, False)) if e["record_id"] >= self._next[i]]
             if not fresh:
                 continue
             lost += fresh[0]["record_id"] - self._next[i]
@@ -84,9 +102,20 @@ class FlightRecorder:
             entries.extend(_entry(i, e) for e in fresh if not e["is_p2p"])
         return entries, lost
 
+    def retired(self) -> frozenset[tuple[Pg, int]]:
+        """Group and key of every record in the ring whose collective is over."""
+        return frozenset(
+            ((i, int(e["pg_id"])), _key(e))
+            for i, dump in enumerate(self._dumps)
+            for e in _load_records(dump(True, False, False))
+            if e["retired"]
+        )
+
     def last_with_stacks(self) -> list[dict[str, Any]]:
-        """Every record with the Python stack that issued it. Takes milliseconds a record: only for a job that hangs."""
-        return [e for dump in self._dumps for e in _load(dump(True, True, False)).get("entries", ())]
+        """Every record with the Python stack that issued it. Takes milliseconds a record: only for a job that
+        hangs.
+        """
+        return [e for dump in self._dumps for e in _load_records(dump(True, True, False))]
 
 
 def _load(dump: bytes) -> dict[str, Any]:
@@ -95,17 +124,39 @@ def _load(dump: bytes) -> dict[str, Any]:
     return loaded
 
 
+def _load_records(dump: bytes) -> list[dict[str, Any]]:
+    # A thousand records are ten thousand objects. Made with the garbage collector on, they would soon count
+    # as long-lived and bring on full collections, a tenth of a second each in a process with torch. No other
+    # thread runs while `loads` does.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        records: list[dict[str, Any]] = _load(dump).get("entries", [])
+    finally:
+        if collects:
+            gc.enable()
+    return records
+
+
+def _key(e: dict[str, Any]) -> int:
+    key: int = e["collective_seq_id"] if e["profiling_name"].startswith("nccl:") else e["op_id"]
+    return key
+
+
 def _entry(recorder: int, e: dict[str, Any]) -> Entry:
     backend, _, op = e["profiling_name"].partition(":")
     may_differ = RANK_DEPENDENT_SIZE - _EQUAL_ON_GLOO if backend == "gloo" else RANK_DEPENDENT_SIZE
+    # A rank that only receives, as of a scatter, has no input.
+    dtypes = e["input_dtypes"] or e["output_dtypes"]
     return Entry(
-        record=e["record_id"],
         pg=(recorder, int(e["pg_id"])),
         names=tuple(e["process_group"]),
-        key=e["collective_seq_id"] if backend == "nccl" else e["op_id"],
+        key=_key(e),
+        seq=e["collective_seq_id"],
         op=op,
-        dtype=e["input_dtypes"][0] if e["input_dtypes"] else "",
+        dtype=dtypes[0] if dtypes else "",
         n=None if op in may_differ else elements(e["input_sizes"]),
+        t=e["time_created_ns"] / 1e9,
     )
 
 

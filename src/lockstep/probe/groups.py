@@ -1,12 +1,13 @@
 """Names process groups by what they are for.
 
-torch's registry knows each group's ranks; vLLM's `GroupCoordinator`s and DeepSpeed's `groups` know why they made it. Only modules
-that the process has already imported are asked: the probe imports none of them.
+torch's registry knows each group's ranks; vLLM's `GroupCoordinator`s and DeepSpeed's `groups` know why they
+made it. Only modules that the process has already imported are asked: the probe imports none of them.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +34,24 @@ class GroupNames:
         self._unnamed: list[Pg] = []
 
     def announce(self, unnamed: int, group: Group) -> None:
-        """Says what the process's `unnamed`-th group outside torch's registry is, counted from 0 in order of making."""
+        """Says what the process's `unnamed`-th group outside torch's registry is, counted from 0 in order of
+        making.
+        """
         self._announced[unnamed] = group
 
-    def registered(self) -> dict[str, Group]:
-        """torch's own name of each group in its registry, in order of making -> the group."""
+    def registered(self, known: Container[str]) -> dict[str, Group]:
+        """torch's own name of each group in its registry, in order of making -> the group; without those
+        `known`.
+        """
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         if c10d is None:
             return {}
         world = c10d._world
-        return {name: self._describe(pg, name, c10d) for pg, name in list(world.pg_names.items())}
+        return {
+            name: self._describe(pg, name, c10d)
+            for pg, name in list(world.pg_names.items())
+            if name not in known
+        }
 
     def outside(self, pg: Pg) -> Group | None:
         """The group with the recorder's number `pg` and no name; None when nobody announced it."""

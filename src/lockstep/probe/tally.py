@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockstep.probe.digest import Stream
 from lockstep.probe.flight import Entry, Pg, Status
 from lockstep.probe.groups import Group, GroupNames
+from lockstep.probe.numbers import Numbers
 from lockstep.probe.where import short_path
 
 NAMED_WITHIN_S = 0.5
 """vLLM makes a group first and notes what it is for right after."""
 
-Call = tuple[int, str, str, "int | None"]
-"""Sequence number in its group, operation, element type, element count."""
+UNRECORDED = "unrecorded"
+"""Stands for a collective that has a sequence number and no record: torch keeps none of gloo's monitored
+barrier, or it was overwritten.
+"""
+
+COALESCED = "coalesced"
+"""Stands for several records of one sequence number: NCCL issues what a coalescing manager collects as one
+collective.
+"""
+
+
+class Call(NamedTuple):
+    """One collective: its sequence number and its key (`flight.Status`) in the group, what it is, and when it
+    was issued.
+    """
+
+    seq: int
+    key: int
+    op: str
+    dtype: str
+    n: int | None
+    t: float
 
 
 class Counted:
-    """A group that torch's recorder does not see (vLLM's own NCCL communicator): its calls are counted as they are made."""
+    """A group that torch's recorder does not see (vLLM's own NCCL communicator): its calls are counted as
+    they are made.
+    """
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -33,11 +55,13 @@ class Counted:
         self.fresh: deque[Call] = deque()
 
     def call(self, op: str, dtype: str, n: int | None, function: Callable[[], Any]) -> Any:
-        """Runs `function` as one collective of the group, issued by the caller of the function that called this."""
+        """Runs `function` as one collective of the group, issued by the caller of the function that called
+        this.
+        """
         frame = sys._getframe(2)
         self.at = f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
         self.issued += 1
-        self.fresh.append((self.issued, op, dtype, n))
+        self.fresh.append(Call(self.issued, self.issued, op, dtype, n, time.time()))
         result = function()
         self.completed += 1
         return result
@@ -45,7 +69,9 @@ class Counted:
 
 @dataclass(frozen=True)
 class Counts:
-    """How far the groups were at one moment: by the recorder's number, and in order of making for counted groups."""
+    """How far the groups were at one moment: by the recorder's keys, and in order of making for counted
+    groups.
+    """
 
     recorded: Status
     counted: tuple[tuple[int, int], ...]
@@ -61,24 +87,53 @@ class _Tracked:
         self.counted: int | None = None
         """Its place among the counted groups, if it is one."""
         self.counter: Counted | None = None
-        self.read = 0
-        """Sequence number of the last record read."""
+        self.numbers = Numbers()
+        self.over = 0
+        """Key of a collective up to which all are known to have completed."""
         self.told = 0
         """Issued, as of the last boundary written."""
         self.pending: deque[Call] = deque()
+        """Calls that no boundary has told yet."""
+        self.open: deque[Call] = deque()
+        """Calls that had not completed when the last pulse was written."""
         self.stream = Stream()
 
-    def of(self, counts: Counts) -> tuple[int, int]:
-        """Issued and completed."""
+    def keys(self, counts: Counts) -> tuple[int, int]:
+        """Keys of the last collective issued and completed."""
         if self.counted is not None:
             return counts.counted[self.counted] if self.counted < len(counts.counted) else (0, 0)
         if self.pg is None:
             return 0, 0
-        return counts.recorded.enqueued.get(self.pg, 0), counts.recorded.completed.get(self.pg, 0)
+        completed = counts.recorded.completed.get(self.pg, 0)
+        return counts.recorded.enqueued.get(self.pg, 0), max(completed, self.over)
+
+    def of(self, counts: Counts) -> tuple[int, int]:
+        """Issued and completed."""
+        issued, completed = self.keys(counts)
+        return self.numbers.seq(issued), self.numbers.seq(completed)
+
+    def add(self, call: Call) -> None:
+        self.numbers.add(call.key, call.seq)
+        for calls in (self.pending, self.open):
+            if calls and calls[-1].seq == call.seq:
+                last = calls.pop()
+                n = None if last.n is None or call.n is None else last.n + call.n
+                calls.append(last._replace(op=COALESCED, n=n))
+            else:
+                calls.append(call)
+
+    def settle(self, counts: Counts) -> None:
+        """Forgets the calls that have completed."""
+        key = self.keys(counts)[1]
+        while self.open and self.open[0].key <= key:
+            self.open.popleft()
+        self.numbers.forget(key)
 
 
 class GroupTable:
-    """All groups of one process that have peers. Used by the probe's thread alone; lines go out through `write`."""
+    """All groups of one process that have peers. Used by the probe's thread alone; lines go out through
+    `write`.
+    """
 
     def __init__(self, names: GroupNames, write: Callable[[dict[str, Any]], None]) -> None:
         self._names = names
@@ -88,37 +143,37 @@ class GroupTable:
         """torch's name -> the group; None for a group of one rank."""
         self._seen: dict[str, float] = {}
         self._recorded: dict[Pg, _Tracked | None] = {}
+        self._drained: dict[Pg, int] = {}
+        """What the recorder's status said of each group before the last drain."""
         self._counters: dict[int, _Tracked | None] = {}
         self._ops: dict[tuple[str, str, int | None], int] = {}
 
-    def unread(self, counts: Counts) -> float:
-        """How many records have not been read; infinite when there are some of a group not seen before."""
-        total = 0.0
-        for pg, enqueued in counts.recorded.enqueued.items():
-            if enqueued and pg not in self._recorded:
-                return math.inf
-            tracked = self._recorded.get(pg)
-            total += enqueued - tracked.read if tracked else 0
-        return total
+    def unread(self, counts: Counts) -> int:
+        """How many records have not been read, at most."""
+        return sum(max(0, key - self._drained.get(pg, 0)) for pg, key in counts.recorded.enqueued.items())
+
+    def covers(self, counts: Counts) -> bool:
+        """Whether every record up to `counts` has been read. One may come a moment after its number."""
+        return all(tracked.keys(counts)[0] <= tracked.numbers.read for tracked in self._tracked)
 
     def find(self, used: str = "") -> None:
-        """Declares torch's groups that are old enough for their makers to have said what they are for, and `used` at once."""
+        """Declares torch's groups that are old enough for their makers to have said what they are for, and
+        `used` at once.
+        """
         now = time.monotonic()
-        for name, group in self._names.registered().items():
-            if name not in self._named and (name == used or now - self._seen.setdefault(name, now) >= NAMED_WITHIN_S):
+        for name, group in self._names.registered(self._named).items():
+            if name == used or now - self._seen.setdefault(name, now) >= NAMED_WITHIN_S:
                 self._named[name] = self._declare(group)
 
-    def absorb(self, entries: list[Entry]) -> None:
+    def absorb(self, entries: list[Entry], counts: Counts) -> None:
+        """Takes what a drain has read that came after `counts`."""
+        self._drained = counts.recorded.enqueued
         for e in entries:
             if e.pg not in self._recorded:
                 self._recorded[e.pg] = self._bind(e)
             tracked = self._recorded[e.pg]
             if tracked is not None:
-                call: Call = (e.key, e.op, e.dtype, e.n)
-                if e.key == tracked.read and tracked.pending:
-                    call = _coalesced(tracked.pending.pop(), call)
-                tracked.read = e.key
-                tracked.pending.append(call)
+                tracked.add(Call(e.seq, e.key, e.op, e.dtype, e.n, e.t))
 
     def absorb_counted(self, counters: list[Counted]) -> None:
         for i, counter in enumerate(counters):
@@ -130,7 +185,7 @@ class GroupTable:
             while counter.fresh:
                 call = counter.fresh.popleft()
                 if tracked is not None:
-                    tracked.pending.append(call)
+                    tracked.add(call)
 
     def since_last(self, counts: Counts) -> tuple[dict[str, Any], dict[str, Any]]:
         """The `c` and `s` of a boundary that was passed at `counts`."""
@@ -138,9 +193,11 @@ class GroupTable:
         s: dict[str, Any] = {}
         for tracked in self._tracked:
             issued, _ = tracked.of(counts)
-            while tracked.pending and tracked.pending[0][0] <= issued:
-                _, op, dtype, n = tracked.pending.popleft()
-                tracked.stream.add(self._op(op, dtype, n), op, dtype, n)
+            while tracked.pending and tracked.pending[0].seq <= issued:
+                call = tracked.pending.popleft()
+                self._fill(tracked.stream, call.seq - 1)
+                tracked.stream.add(self._op(call.op, call.dtype, call.n), call.op, call.dtype, call.n)
+            self._fill(tracked.stream, issued)
             if issued > tracked.told:
                 c[str(tracked.g)] = [issued, tracked.stream.digest, dict(tracked.stream.tally)]
                 if (runs := tracked.stream.take_runs()) is not None:
@@ -150,26 +207,50 @@ class GroupTable:
 
     def pairs(self, counts: Counts) -> dict[str, list[int]]:
         """The `c` of a pulse."""
+        for tracked in self._tracked:
+            tracked.settle(counts)
         return {str(tracked.g): list(tracked.of(counts)) for tracked in self._tracked}
 
-    def waiting(self, counts: Counts) -> dict[str, Any] | None:
-        """The first collective that was issued and has not completed, with what is known of it."""
+    def outstanding(self, counts: Counts) -> bool:
+        """Whether a collective was issued and has not completed, by the groups' numbers alone."""
+        return any(
+            issued > completed for issued, completed in (tracked.of(counts) for tracked in self._tracked)
+        )
+
+    def waiting(
+        self, counts: Counts, retired: frozenset[tuple[Pg, int]]
+    ) -> tuple[dict[str, Any] | None, bool]:
+        """The collective that was issued first of those not completed, with what is known of it; and whether
+        it is the only one.
+
+        Two threads of gloo may complete collectives out of order, and then the number of the last one falls
+        back: what the recorder has `retired` is over, and counts as completed from here on.
+        """
+        found: list[tuple[float, dict[str, Any]]] = []
         for tracked in self._tracked:
-            issued, completed = tracked.of(counts)
-            if issued > completed:
-                known: dict[str, Any] = {"g": tracked.g, "seq": completed + 1}
+            issued, completed = tracked.keys(counts)
+            calls = [call for call in tracked.open if completed < call.key <= issued]
+            over = [tracked.pg is not None and (tracked.pg, call.key) in retired for call in calls]
+            if calls and all(over):
+                tracked.over = calls[-1].key
+            for call in (call for call, done in zip(calls, over, strict=True) if not done):
+                known = {"g": tracked.g, "seq": call.seq, "op": call.op, "dtype": call.dtype, "n": call.n}
                 if tracked.counter is not None:
                     known["at"] = tracked.counter.at
-                for call in tracked.pending:
-                    if call[0] == completed + 1:
-                        known |= {"op": call[1], "dtype": call[2], "n": call[3]}
-                return known
-        return None
+                found.append((call.t, known))
+            if not calls and issued > completed:  # its record was lost
+                found.append((time.time(), {"g": tracked.g, "seq": tracked.numbers.seq(completed) + 1}))
+        first = min(found, key=lambda item: item[0], default=(0.0, None))[1]
+        return first, len(found) == 1
 
     def _bind(self, entry: Entry) -> _Tracked | None:
-        if entry.names[0]:
-            self.find(used=entry.names[0])
-            tracked = self._named.get(entry.names[0])
+        name = entry.names[0]
+        if name:
+            known = self._named.get(name)
+            if known is not None and known.pg is not None:  # destroyed, and another one made in its place
+                del self._named[name]
+            self.find(used=name)
+            tracked = self._named.get(name)
         else:
             outside = self._names.outside(entry.pg)
             tracked = self._declare(outside) if outside else None
@@ -180,14 +261,22 @@ class GroupTable:
     def _declare(self, group: Group) -> _Tracked | None:
         if len(group.ranks) < 2:
             return None
-        same = sum(1 for t in self._tracked if t.group.ranks == group.ranks and t.group.name.partition("#")[0] == group.name)
+        same = sum(
+            1
+            for t in self._tracked
+            if t.group.ranks == group.ranks and t.group.name.partition("#")[0] == group.name
+        )
         if same:
             group = replace(group, name=f"{group.name}#{same + 1}")
         tracked = _Tracked(len(self._tracked), group)
         self._tracked.append(tracked)
-        self._write({"k": "group", "g": tracked.g, "name": group.name, "lib": group.lib, "backend": group.backend,
-                     "ranks": list(group.ranks), "rank": group.rank})  # fmt: skip
+        self._write({"k": "group", "g": tracked.g, "name": group.name, "lib": group.lib,
+                     "backend": group.backend, "ranks": list(group.ranks), "rank": group.rank})  # fmt: skip
         return tracked
+
+    def _fill(self, stream: Stream, upto: int) -> None:
+        while stream.issued < upto:
+            stream.add(self._op(UNRECORDED, "", None), UNRECORDED, "", None)
 
     def _op(self, op: str, dtype: str, n: int | None) -> int:
         known = self._ops.get((op, dtype, n))
@@ -195,12 +284,3 @@ class GroupTable:
             known = self._ops[op, dtype, n] = len(self._ops)
             self._write({"k": "op", "id": known, "op": op, "dtype": dtype, "n": n})
         return known
-
-
-def _coalesced(first: Call, then: Call) -> Call:
-    """Two records of one number as one call: NCCL counts all that is issued between two `ncclGroup` calls as one collective.
-
-    It is not counted as issued before its last record is written, so all of them are still pending here.
-    """
-    n = None if first[3] is None or then[3] is None else first[3] + then[3]
-    return then[0], "coalesced", first[2], n

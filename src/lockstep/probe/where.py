@@ -53,6 +53,9 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _SITE = f"{os.sep}site-packages{os.sep}"
 _TORCH = f"{_SITE}torch{os.sep}"
 _COLLECTIVES = f"{_TORCH}distributed{os.sep}distributed_c10d.py"
+_POINT_TO_POINT = frozenset(
+    {"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"}
+)
 
 
 class MainThread:
@@ -96,12 +99,18 @@ class MainThread:
 
 
 def issuing_line() -> str:
-    """`path:line` of the code whose thread is inside a collective of torch.distributed now; empty if there is none."""
+    """`path:line` of the code whose thread is inside a collective of torch.distributed now; empty if there is
+    none.
+
+    Sends and receives are no collectives.
+    """
     for frame in sys._current_frames().values():
         inside = False
         walk: FrameType | None = frame
         while walk is not None:
             if _COLLECTIVES in walk.f_code.co_filename:
+                if walk.f_code.co_name in _POINT_TO_POINT:
+                    break
                 inside = True
             elif inside and not _is_plumbing(walk):
                 return f"{short_path(walk.f_code.co_filename)}:{walk.f_lineno}"
@@ -115,7 +124,7 @@ def describe(frame: FrameType) -> str:
 
 def short_path(path: str) -> str:
     """A path as people write it: `vllm/forward_context.py`, whatever the environment's folder is called."""
-    before, site, inside = path.rpartition(_SITE)
+    _, site, inside = path.rpartition(_SITE)
     if site:
         return inside
     return path.removeprefix(_STDLIB) if path.startswith(_STDLIB) else path

@@ -77,6 +77,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def remedies(session: nox.Session) -> None:
+    """Run the job with a late rank under every remedy and write docs/remedies.md (about twenty minutes)."""
+    command = [str(stack(session, "cpu") / "lockstep"), "remedies", "--page", "docs/remedies.md"]
+    session.run(*command, *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Unit tests, and the tests on the real packages (`-- tests/unit` for the former alone)."""
     arguments = session.posargs or ["tests/unit", "tests/stack"]

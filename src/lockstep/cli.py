@@ -160,6 +160,29 @@ def faults(
 
 
 @app.command()
+def remedies(
+    device: Annotated[str, typer.Option(help="cpu: on any machine.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Where ledgers, logs and summary.json go.")] = Path(
+        ".lockstep/remedies"
+    ),
+    only: Annotated[list[str] | None, typer.Option(help="Run only this remedy (may be given again).")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
+) -> None:
+    """Run the job with a late rank under every remedy that people try, and say what became of it.
+
+    Exit codes: 0 all ended as expected, 1 one did not, 2 wrong usage, wrong packages or unreadable input.
+    """
+    from lockstep.job import remedies_command
+    from lockstep.job.session import SetupError
+
+    try:
+        rows = remedies_command.run(device, out=out, only=only or [], page=page)
+    except SetupError as error:
+        _fail(str(error))
+    raise typer.Exit(0 if all(row["as_expected"] for row in rows) else 1)
+
+
+@app.command()
 def dumps(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Flight recorder files, one a rank.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,

@@ -1,4 +1,5 @@
-"""Open wave on two real engines of vLLM in offline data parallelism: as shipped they hang, with it they do not."""
+"""Open wave on two real engines of vLLM in offline data parallelism: as shipped they hang, with it they do
+not."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ Run = Callable[..., tuple[Verdict | None, list[list[str]]]]
 
 @pytest.fixture
 def run(tmp_path: Path, model: Path) -> Run:
-    """Two ranks through rounds: the verdict that they are stuck, or None if they came through; and what each said."""
+    """Two ranks through rounds: the verdict that they are stuck, or None if they came through; and what each
+    said."""
 
     def go(rounds: list[Any], cure: bool) -> tuple[Verdict | None, list[list[str]]]:
         with _ranks(tmp_path, model, rounds, cure) as said:
@@ -55,14 +57,29 @@ def run(tmp_path: Path, model: Path) -> Run:
 
 
 @contextmanager
-def _ranks(folder: Path, model: Path, rounds: list[Any], cure: bool) -> Iterator[list[Callable[[], list[str]]]]:
+def _ranks(
+    folder: Path, model: Path, rounds: list[Any], cure: bool
+) -> Iterator[list[Callable[[], list[str]]]]:
     port = free_ports(1, "127.0.0.1")[0]
     env = os.environ | cpu.rollout_environment(2, 1)
-    env |= {"LOCKSTEP_RUN_DIR": str(folder), "PYTHONPATH": str(HERE), "TORCH_FR_BUFFER_SIZE": "2000", "HF_HUB_OFFLINE": "1"}
+    env |= {
+        "LOCKSTEP_RUN_DIR": str(folder),
+        "PYTHONPATH": str(HERE),
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "HF_HUB_OFFLINE": "1",
+    }
     (folder / "ledgers").mkdir()
     with ProcessTree() as tree:
         for rank in (0, 1):
-            argv = [sys.executable, str(HERE / "wave_rank.py"), str(rank), "2", str(port), str(folder), str(model)]
+            argv = [
+                sys.executable,
+                str(HERE / "wave_rank.py"),
+                str(rank),
+                "2",
+                str(port),
+                str(folder),
+                str(model),
+            ]
             argv += [json.dumps(rounds), *(["open"] if cure else [])]
             tree.start(f"rank {rank}", argv, env=env, log=folder / f"rank{rank}.log")
         yield [lambda rank=rank: _lines(folder / f"rank-{rank}") for rank in (0, 1)]  # type: ignore[misc]
@@ -109,14 +126,16 @@ def test_as_shipped_a_failing_worker_hangs_its_peer(run: Run) -> None:
 
 
 def test_as_shipped_two_late_ranks_meet_the_weights_in_mid_wave(run: Run) -> None:
-    """The second deadlock that docs/protocol.md lists: both workers answer while their engine cores still step."""
+    """The second deadlock that docs/protocol.md lists: both workers answer while their engine cores still
+    step."""
     verdict, said = run([BOTH_LATE], cure=False)
     assert _place(verdict) == ("rollout.dp", (1,), (0,))
     assert said == [["ready", "round 0: 4"]] * 2
 
 
 def test_open_wave_keeps_all_in_step(run: Run) -> None:
-    """Late, both late, nothing to add, failing before and after the first request, on one rank and on both."""
+    """Late, both late, nothing to add, failing before and after the first request, on one rank and on
+    both."""
     nothing = [[0, 0.0, 0.0], [3, 0.0, 0.0]]
     fails_midway = [[2, "raise", 0.0], [3, 0.0, 0.0]]
     both_fail = [[1, "raise", 0.0], [0, "raise", 0.05]]
@@ -132,13 +151,17 @@ def test_open_wave_keeps_all_in_step(run: Run) -> None:
 def test_entry_point_is_registered_and_asks_for_the_switch() -> None:
     code = (
         "from importlib.metadata import entry_points\n"
-        "register = next(e for e in entry_points(group='vllm.general_plugins') if e.name == 'open_wave').load()\n"
-        "register()\n"
+        "plugins = entry_points(group='vllm.general_plugins')\n"
+        "next(plugin for plugin in plugins if plugin.name == 'open_wave').load()()\n"
         "from vllm.v1.engine.core import DPEngineCoreProc\n"
         "print(hasattr(DPEngineCoreProc, 'open_wave_begin'))\n"
     )
     for value, installed in (("", "False"), ("1", "True")):
         done = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"OPEN_WAVE": value}, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", code],
+            env=os.environ | {"OPEN_WAVE": value},
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.stdout.split()[-1:] == [installed], done.stderr[-2000:]

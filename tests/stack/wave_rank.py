@@ -1,11 +1,12 @@
-"""One data-parallel rank as `swift rollout` sets it up: a worker with its own synchronous `LLMEngine` of vLLM, in offline mode.
+"""One data-parallel rank as `swift rollout` sets it up: a worker with its own synchronous `LLMEngine` of
+vLLM, in offline mode.
 
     python wave_rank.py RANK SIZE PORT FOLDER MODEL ROUNDS [open]
 
-ROUNDS is JSON: per round, what each rank does: [requests, pause in seconds after the first of them, or "raise" after so many requests,
-pause before the weights are synced]. After each round it waits for the other ranks' answers, as the server does, and then all engine
-cores meet in a call, as in weight sync. `open`: with the cure. Appends one line per round to FOLDER/rank-RANK.
-"""
+ROUNDS is JSON: per round, what each rank does: [requests, pause in seconds after the first of them, or
+"raise" after so many requests, pause before the weights are synced]. After each round it waits for the other
+ranks' answers, as the server does, and then all engine cores meet in a call, as in weight sync. `open`: with
+the cure. Appends one line per round to FOLDER/rank-RANK."""
 
 from __future__ import annotations
 

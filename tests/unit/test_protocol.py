@@ -1,4 +1,5 @@
-"""The search finds the deadlocks of the protocol as shipped, none in the cured ones, and each part of open wave is needed."""
+"""The search finds the deadlocks of the protocol as shipped, none in the cured ones, and each part of open
+wave is needed."""
 
 from __future__ import annotations
 

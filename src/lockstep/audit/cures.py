@@ -1,72 +1,61 @@
-"""How the catalogue's remedies of the offline wave race are written into a script; order as there."""
+"""The catalogue's remedies of the offline wave race, as what they mean for a rollout's command line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from lockstep.audit.model import Process
-from lockstep.remedies.catalogue import REMEDIES, Remedy
+from lockstep.remedies.catalogue import REMEDIES
+from lockstep.remedies.model import Tried
 
 CAUSE = "offline-wave-race"
-PLUGIN_FILE = "independent_ranks.py"
-
-
-@dataclass(frozen=True, slots=True)
-class Cure:
-    """A remedy and its setting on the rollout's command: an option or a variable, with its value."""
-
-    id: str
-    remedy: Remedy
-    option: str = ""
-    variable: str = ""
-    value: str = ""
-
-
-_SETTINGS = {
-    "independent ranks": ("independent-ranks", "external_plugins", "", PLUGIN_FILE),
-    "rollout without data parallelism": ("tensor-parallel", "vllm_tensor_parallel_size", "", ""),
-    "asynchronous engine": ("async-engine", "vllm_use_async_engine", "", "true"),
-    "engine in the worker's process": ("in-process-engine", "", "VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
+CURES: dict[str, Tried] = {
+    remedy.name.replace(" ", "-"): remedy for remedy in REMEDIES[CAUSE] if isinstance(remedy, Tried)
 }
-"""By the remedy's name in the catalogue: the id to ask for it by, option, variable, value."""
+"""By the id to ask for it by; in the order in which to try them."""
+_NOT_FOR_EXPERTS = "independent ranks"
+"""A layer's experts are spread over the data-parallel ranks: these must step together."""
 
 
-def _cure(remedy: Remedy) -> Cure:
-    name, option, variable, value = _SETTINGS[remedy.name]
-    return Cure(name, remedy, option, variable, value)
+def choose(name: str | None, process: Process) -> Tried:
+    """The remedy of an id, or the first that fits the process. Raises KeyError for an unknown id."""
+    return CURES[name] if name is not None else _fitting(process)[0]
 
 
-CURES = tuple(_cure(remedy) for remedy in REMEDIES[CAUSE] if remedy.name in _SETTINGS)
-_BY_ID = {cure.id: cure for cure in CURES}
-
-
-def choose(name: str | None, process: Process) -> Cure:
-    """The cure of an id, or the first that fits the process. Raises KeyError for an unknown id."""
-    if name is not None:
-        return _BY_ID[name]
-    return next(cure for cure in CURES if _fits(cure, process))
-
-
-def _fits(cure: Cure, process: Process) -> bool:
-    # A layer's experts are spread over the data-parallel ranks then: these must step together.
+def _fitting(process: Process) -> list[Tried]:
     spread = process.flag("vllm_enable_expert_parallel") is True
-    return not spread or cure.id in ("async-engine", "in-process-engine")
+    return [remedy for remedy in CURES.values() if not (spread and remedy.name == _NOT_FOR_EXPERTS)]
 
 
-def in_place(process: Process) -> Cure | None:
-    """The cure that a rollout of ms-swift already has."""
+def in_place(process: Process) -> Tried | None:
+    """The remedy that a rollout of ms-swift already has, of those that leave its sizes as they are."""
     if process.program.startswith("trl"):
         return None
+    for remedy in CURES.values():
+        change = remedy.change
+        if change.plugin and _has_plugin(process, change.plugin):
+            return remedy
+        if has_settings(process, change.rollout, change.rollout_env):
+            return remedy
+    return None
+
+
+def has_settings(
+    process: Process, options: Mapping[str, str | int | float | bool], variables: Mapping[str, str]
+) -> bool:
+    """Whether a process is started with all of these; False where there are none."""
+    given = [(process.option(name), value) for name, value in options.items()]
+    given += [(process.env(name), value) for name, value in variables.items()]
+    return bool(given) and all(v is not None and v.text.lower() == str(value).lower() for v, value in given)
+
+
+def _has_plugin(process: Process, file: str) -> bool:
     plugins = process.options.get("external_plugins")
-    if plugins and any(word.text.rsplit("/", 1)[-1] == PLUGIN_FILE for word in plugins.values):
-        return _BY_ID["independent-ranks"]
-    single = process.env("VLLM_ENABLE_V1_MULTIPROCESSING")
-    return _BY_ID["in-process-engine"] if single is not None and single.number() == 0 else None
+    return plugins is not None and any(word.text.rsplit("/", 1)[-1] == file for word in plugins.values)
 
 
 def advice(process: Process) -> str:
     """What to do about the race, best first."""
     if process.program.startswith("trl"):
         return "Use --tensor_parallel_size in place of --data_parallel_size, or one server per GPU."
-    fitting = [cure.remedy for cure in CURES if _fits(cure, process)]
-    return "; else ".join(f"{remedy.name}: {remedy.how}" for remedy in fitting) + "."
+    return "; else ".join(f"{remedy.name}: {remedy.how}" for remedy in _fitting(process)) + "."

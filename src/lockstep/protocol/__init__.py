@@ -1,8 +1,8 @@
-"""The wave protocol of vLLM's offline data parallelism under ms-swift's server, as a model that can be searched exhaustively.
+"""The wave protocol of vLLM's offline data parallelism under ms-swift's server, as a model that can be
+searched exhaustively.
 
-`model` says what may happen next, `search` looks at everything that can happen, `report` runs the cases of docs/protocol.md and puts
-them into words (`python -m lockstep.protocol`). Standard library only.
-"""
+`model` says what may happen next, `search` looks at everything that can happen, `report` runs the cases of
+docs/protocol.md and puts them into words (`python -m lockstep.protocol`). Standard library only."""
 
 from lockstep.protocol.model import INDEPENDENT, OPEN_WAVE, SHIPPED, Case, Protocol
 from lockstep.protocol.search import Result, search

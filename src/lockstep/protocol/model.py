@@ -1,9 +1,10 @@
-"""States and transitions: the server, and for each rank a worker, its engine core and the two queues between them.
+"""States and transitions: the server, and for each rank a worker, its engine core and the two queues between
+them.
 
-As in vLLM 0.11.0 (`v1/engine/core.py` `DPEngineCoreProc.run_busy_loop`, `v1/engine/core_client.py` `SyncMPClient`, `v1/engine/llm_engine.py`
-`LLMEngine`) and ms-swift 3.10.3 (`llm/infer/rollout.py` `SwiftRolloutDeploy.infer`, `llm_worker`; `llm/infer/infer_engine/vllm_engine.py`
-`VllmEngine.infer`). docs/protocol.md says what is left out, and why nothing is lost by it.
-"""
+As in vLLM 0.11.0 (`v1/engine/core.py` `DPEngineCoreProc.run_busy_loop`, `v1/engine/core_client.py`
+`SyncMPClient`, `v1/engine/llm_engine.py` `LLMEngine`) and ms-swift 3.10.3 (`llm/infer/rollout.py`
+`SwiftRolloutDeploy.infer`, `llm_worker`; `llm/infer/infer_engine/vllm_engine.py` `VllmEngine.infer`).
+docs/protocol.md says what is left out, and why nothing is lost by it."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Protocol:
-    """Which rules the ranks follow. The last three leave a part of open wave out, to show that it is needed."""
+    """Which rules the ranks follow. The last three leave a part of open wave out, to show that it is
+    needed."""
 
     name: str
     lockstep: bool = True
-    """Every step of an engine core is a collective of all ranks, and so is the question whether the wave is over."""
+    """Every step of an engine core is a collective of all ranks, and so is the question whether the wave is
+    over."""
     open_wave: bool = False
     """A worker announces that it begins to add requests, and that it has ended."""
     announces_when_empty: bool = True
@@ -51,16 +54,16 @@ class Case:
 
 
 class Rank(NamedTuple):
-    # The worker. phase: told (a command to generate lies in its pipe), announcing, adding, waiting, answered, sync (a command to
-    # sync the weights lies in its pipe), syncing, dead.
+    # The worker. phase: told (a command to generate lies in its pipe), announcing, adding, waiting, answered,
+    # sync (a command to sync the weights lies in its pipe), syncing, dead.
     phase: str = "told"
     left: int = 0  # requests still to be added
     open: int = 0  # requests added and not seen finished
     running: bool = (
         False  # SyncMPClient.engines_running: set when a request is added, cleared when a wave's end is read
     )
-    # Its engine core. place: loop (about to read its queue, or blocked in it), step (in the collective of a step), weights (in
-    # weight sync).
+    # Its engine core. place: loop (about to read its queue, or blocked in it), step (in the collective of a
+    # step), weights (in weight sync).
     place: str = "loop"
     active: int = 0  # unfinished requests
     on: bool = False  # DPEngineCoreProc.engines_running
@@ -89,7 +92,8 @@ def start(case: Case) -> State:
 
 
 def finished(state: State) -> bool:
-    """Every round has been answered; where a worker has died, all that live have answered and no core waits for another."""
+    """Every round has been answered; where a worker has died, all that live have answered and no core waits
+    for another."""
     if any(rank.phase == "dead" for rank in state.ranks):
         alive = [rank for rank in state.ranks if rank.phase != "dead"]
         idle = all(rank.place == "loop" and not rank.on and not rank.active for rank in state.ranks)
@@ -163,7 +167,8 @@ def _read(rank: Rank) -> Rank:
 
 
 def _core(r: int, rank: Rank) -> tuple[Move, Rank] | None:
-    """One turn of the busy loop up to the next collective: what lies in the queue is read, then a step begins if one must."""
+    """One turn of the busy loop up to the next collective: what lies in the queue is read, then a step begins
+    if one must."""
     if rank.place != "loop" or not (rank.on or rank.active or rank.inbox):
         return None
     active, on, adding, inbox = rank.active, rank.on, rank.adding, rank.inbox
@@ -184,7 +189,8 @@ def _core(r: int, rank: Rank) -> tuple[Move, Rank] | None:
 
 
 def _step(protocol: Protocol, case: Case, state: State) -> Iterator[tuple[Move, State]]:
-    """The collective of a step, once all who take part are in it, and then the question whether the wave is over, if it is due.
+    """The collective of a step, once all who take part are in it, and then the question whether the wave is
+    over, if it is due.
 
     Each rank finishes any number of its requests in it: requests may be of any length.
     """
@@ -217,7 +223,8 @@ def _put(rank: Rank, what: str) -> str:
 
 
 def _server(case: Case, state: State) -> Iterator[tuple[Move, State]]:
-    """The barrier between rounds: no worker hears of the next before all have answered and have the new weights."""
+    """The barrier between rounds: no worker hears of the next before all have answered and have the new
+    weights."""
     ranks = state.ranks
     if state.round and all(rank.phase == "answered" for rank in ranks):
         if state.round == case.rounds:

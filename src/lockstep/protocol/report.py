@@ -26,7 +26,8 @@ CURED: tuple[Case, ...] = (
     Case((2, 1, 0)),
     Case((2, 1, 1), rounds=1, fails=ONE),
 )
-"""Two and three ranks; a rank without requests; workers whose calls may raise before any request or after some."""
+"""Two and three ranks; a rank without requests; workers whose calls may raise before any request or after
+some."""
 
 CASES: tuple[tuple[Protocol, Case], ...] = (
     *((SHIPPED, Case((2, 2), period=period)) for period in (1, 2, 3, 4)),
@@ -58,9 +59,11 @@ WORDS = {
     "steps dummy": "engine core {r} begins a dummy step and waits in the all-reduce for the others",
     "finishes": "engine core {r} ends its step; {n} of its requests finish in it",
     "step": "all are in the step: it ends; {n} requests finish in it",
-    "wave ends": "all are in the step: it ends, {n} requests finish in it; nobody has an unfinished one: the wave is over",
+    "wave ends": "all are in the step: it ends, {n} requests finish in it; nobody has an unfinished one: "
+    "the wave is over",
     "last answer": "the server answers the last round",
-    "sends weights": "every worker has answered, and so the server; the next weights are announced to every worker",
+    "sends weights": "every worker has answered, and so the server; the next weights are announced to "
+    "every worker",
     "weights synced": "every engine core has the weights; the server sends the next round to every worker",
 }
 
@@ -100,7 +103,8 @@ def _row(result: Result) -> str:
 
 
 def _stops(result: Result, full: bool) -> Iterator[str]:
-    """The shortest trace into a deadlock; `full`: into each kind. The same with the ranks in another order is no other kind."""
+    """The shortest trace into a deadlock; `full`: into each kind. The same with the ranks in another order is
+    no other kind."""
     seen: set[tuple[tuple[str, str], ...]] = set()
     for stop in result.stops:
         kind = tuple(sorted(stop.where))

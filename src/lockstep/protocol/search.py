@@ -1,4 +1,5 @@
-"""Looks at every state that can be reached, breadth first, so that the first trace to a state is a shortest one."""
+"""Looks at every state that can be reached, breadth first, so that the first trace to a state is a shortest
+one."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Result:
     states: int
     deadlocks: int
     trapped: int
-    """States, other than deadlocks, from which all paths miss the end: the ranks go on for ever, or run into a deadlock."""
+    """States, other than deadlocks, from which all paths miss the end: the ranks go on for ever, or run into
+    a deadlock."""
     endless: int
     """States from which neither the end nor a deadlock can be reached: the ranks step for ever."""
     stops: list[Stop] = field(default_factory=list)

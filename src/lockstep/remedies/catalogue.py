@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from lockstep.remedies.model import NOT_MEASURED, Remedy
+from lockstep.remedies.tried import TRIED
 
-NOT_MEASURED = "not yet measured"
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """`how` is what to type or change. `gives_up` is the price. `measured` is an outcome in the whole job, if
-    there is one.
-    """
-
-    name: str
-    how: str
-    gives_up: str
-    measured: str = NOT_MEASURED
-
+__all__ = ["NOT_MEASURED", "REMEDIES", "Remedy"]
 
 _RESTART = Remedy(
     "restart from the last checkpoint",
@@ -31,28 +19,7 @@ _FLIGHT_RECORDER = Remedy(
 )
 
 REMEDIES: dict[str, tuple[Remedy, ...]] = {
-    "offline-wave-race": (
-        Remedy(
-            "independent ranks",
-            "swift rollout ... --external_plugins independent_ranks.py",
-            "nothing for a dense model; not for expert parallelism",
-        ),
-        Remedy(
-            "rollout without data parallelism",
-            "--vllm_data_parallel_size 1 and --vllm_tensor_parallel_size N, or N servers of one GPU each",
-            "some throughput with tensor parallelism; more ports and processes with several servers",
-        ),
-        Remedy(
-            "asynchronous engine",
-            "--vllm_use_async_engine true",
-            "another code path for requests: multi-turn plugins may need changes",
-        ),
-        Remedy(
-            "engine in the worker's process",
-            "VLLM_ENABLE_V1_MULTIPROCESSING=0",
-            "the overlap of adding requests and stepping",
-        ),
-    ),
+    "offline-wave-race": tuple(remedy for remedy in TRIED if remedy.helps),
     "online-dense-dp-out-of-step": (
         Remedy("later vLLM", "a release in which dense models do not step together", "the pinned stack"),
         Remedy("one server per GPU", "N servers instead of --data-parallel-size N", "one address for all"),

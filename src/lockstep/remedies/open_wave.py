@@ -1,21 +1,25 @@
-"""Cure for the hang of `swift rollout --vllm_data_parallel_size N` that keeps the ranks in lockstep: open wave.
+"""Cure for the hang of `swift rollout --vllm_data_parallel_size N` that keeps the ranks in lockstep: open
+wave.
 
-For models whose data-parallel ranks must step together (expert parallelism). Take this one file and give it to the rollout:
+For models whose data-parallel ranks must step together (expert parallelism). Take this one file and give it
+to the rollout:
 
     swift rollout --vllm_data_parallel_size 2 ... --external_plugins open_wave.py
 
-or install Lockstep and set `OPEN_WAVE=1`: vLLM then loads it in all its processes (entry point `vllm.general_plugins`).
+or install Lockstep and set `OPEN_WAVE=1`: vLLM then loads it in all its processes (entry point
+`vllm.general_plugins`).
 
-A wave of vLLM's offline data parallelism ends when, at a 32nd step, no rank has an unfinished request; a worker that is still adding
-requests does not count. Here every worker announces to its engine core that it begins to add, also if it then adds nothing, and that
-it has ended. In between the engine core counts as unfinished, and steps along. So the wave begins on every rank with the round and
-ends on every rank with it. If a worker's call fails, it announces the end and waits for the end of the wave before it answers. An engine
+A wave of vLLM's offline data parallelism ends when, at a 32nd step, no rank has an unfinished request; a
+worker that is still adding requests does not count. Here every worker announces to its engine core that it
+begins to add, also if it then adds nothing, and that it has ended. In between the engine core counts as
+unfinished, and steps along. So the wave begins on every rank with the round and ends on every rank with it.
+If a worker's call fails, it announces the end and waits for the end of the wave before it answers. An engine
 core takes a dead worker's announcement for ended. The protocol and what was checked of it: docs/protocol.md.
 
-Patches, in vLLM 0.11.0: `v1.engine.core.EngineCoreProc.run_engine_core`, `DPEngineCoreProc._has_global_unfinished_reqs` and
-`v1.engine.llm_engine.LLMEngine.step`; in ms-swift 3.10.3: `GRPOVllmEngine.infer`. Other users of `LLMEngine` put each batch into
-`with open_wave.adding(engine):`, from before its first request to after its last answer, on every rank.
-"""
+Patches, in vLLM 0.11.0: `v1.engine.core.EngineCoreProc.run_engine_core`,
+`DPEngineCoreProc._has_global_unfinished_reqs` and `v1.engine.llm_engine.LLMEngine.step`; in ms-swift 3.10.3:
+`GRPOVllmEngine.infer`. Other users of `LLMEngine` put each batch into `with open_wave.adding(engine):`, from
+before its first request to after its last answer, on every rank."""
 
 from __future__ import annotations
 
@@ -51,7 +55,8 @@ def register() -> None:
 
 
 def install() -> None:
-    """Puts the cure into this process, and into the engine cores that it starts. Twice is once. Raises OpenWaveError."""
+    """Puts the cure into this process, and into the engine cores that it starts. Twice is once. Raises
+    OpenWaveError."""
     import vllm
 
     _check_release(vllm.__version__)
@@ -65,11 +70,12 @@ def install() -> None:
 
 @contextmanager
 def adding(engine: Any) -> Iterator[None]:
-    """Keeps the wave of `engine` (an `LLMEngine`) open while the body adds requests, up to its first `engine.step()`.
+    """Keeps the wave of `engine` (an `LLMEngine`) open while the body adds requests, up to its first
+    `engine.step()`.
 
-    All ranks must enter it for each round, also those that have no request. The body ends when all its requests have been answered;
-    if it raises, what it has added is answered to nobody, and the wave is seen to its end first.
-    """
+    All ranks must enter it for each round, also those that have no request. The body ends when all its
+    requests have been answered; if it raises, what it has added is answered to nobody, and the wave is seen
+    to its end first."""
     client = engine.engine_core
     if not engine.vllm_config.parallel_config.data_parallel_size > 1:
         yield
@@ -87,18 +93,21 @@ def adding(engine: Any) -> Iterator[None]:
 
 def _check_release(version: str) -> None:
     # A build of a release for other hardware is called 0.11.0.post2 or 0.11.0+cu129.
-    if not any(version == tested or version.startswith((f"{tested}.post", f"{tested}+")) for tested in TESTED):
+    if not any(
+        version == tested or version.startswith((f"{tested}.post", f"{tested}+")) for tested in TESTED
+    ):
         raise OpenWaveError(
-            f"open wave has been tested with vLLM {', '.join(TESTED)}, and this is {version}: its engine core may answer otherwise. "
-            "Take the plugin out, or run tests/stack/test_open_wave.py on this release first"
+            f"open wave has been tested with vLLM {', '.join(TESTED)}, and this is {version}, which may do "
+            "otherwise. Take the plugin out, or run tests/stack/test_open_wave.py on this release first"
         )
 
 
 def _check_client(client: Any) -> None:
     if not hasattr(client, "call_utility") or not hasattr(client, "engines_running"):
         raise OpenWaveError(
-            f"{type(client).__name__} runs the engine core in the worker's own process (VLLM_ENABLE_V1_MULTIPROCESSING=0): it "
-            "steps only when it is told to, so that no wave can end early. Take out one of the two"
+            f"{type(client).__name__} runs the engine core in the worker's own process "
+            "(VLLM_ENABLE_V1_MULTIPROCESSING=0): it steps only when it is told to, so that no wave can end "
+            "early. Take out one of the two"
         )
 
 
@@ -106,8 +115,6 @@ def _announce_begin(client: Any) -> None:
     """Waits for the answer: an engine core without the cure says so here, before anything is added."""
     try:
         client.call_utility("open_wave_begin")
-    except OpenWaveError:
-        raise
     except Exception as error:
         raise OpenWaveError(f"the engine core cannot keep its wave open: {error}") from error
     client.engines_running = True
@@ -115,13 +122,16 @@ def _announce_begin(client: Any) -> None:
 
 
 def _announce_end(client: Any) -> None:
-    """Does not wait: the engine core may be in a step that a peer has yet to join. It is read after all requests sent before."""
+    """Does not wait: the engine core may be in a step that a peer has yet to join. It is read after all
+    requests sent before."""
     if not getattr(client, _MARK, False):
         return
     setattr(client, _MARK, False)
     call = _Discarded()
     client.utility_results[call.id] = call
-    client._send_input(_find("vllm.v1.engine", "EngineCoreRequestType").UTILITY, (0, call.id, "open_wave_end", ()))
+    client._send_input(
+        _find("vllm.v1.engine", "EngineCoreRequestType").UTILITY, (0, call.id, "open_wave_end", ())
+    )
 
 
 class _Discarded:
@@ -134,7 +144,9 @@ class _Discarded:
         pass
 
     def set_exception(self, error: BaseException) -> None:
-        print(f"open wave: the engine core did not read the end of adding: {error}", file=sys.stderr, flush=True)
+        print(
+            f"open wave: the engine core did not read the end of adding: {error}", file=sys.stderr, flush=True
+        )
 
 
 def _patch_core(core: Any, base: Any) -> None:
@@ -144,7 +156,9 @@ def _patch_core(core: Any, base: Any) -> None:
 
     def open_wave_begin(self: Any) -> None:
         if self.has_coordinator:
-            raise OpenWaveError("it has a coordinator (asynchronous engine), which wakes idle ranks: take the plugin out")
+            raise OpenWaveError(
+                "it has a coordinator (asynchronous engine), which wakes idle ranks: take the plugin out"
+            )
         setattr(self, _MARK, True)
         self.engines_running = True
 
@@ -194,7 +208,9 @@ def _patch_swift(engine: Any) -> None:
     @functools.wraps(infer)
     def batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.use_async_engine:
-            raise OpenWaveError("the asynchronous engine has a coordinator, which wakes idle ranks: take the plugin out")
+            raise OpenWaveError(
+                "the asynchronous engine has a coordinator, which wakes idle ranks: take the plugin out"
+            )
         with adding(self.engine):
             return infer(self, *args, **kwargs)
 
@@ -206,7 +222,9 @@ def _find(module: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise OpenWaveError(f"{module}.{name} is not there ({error}): open wave is made for vLLM {', '.join(TESTED)}") from error
+        raise OpenWaveError(
+            f"{module}.{name} is not there ({error}): open wave is made for vLLM {', '.join(TESTED)}"
+        ) from error
 
 
 def _function(owner: Any, name: str) -> Any:
@@ -216,5 +234,7 @@ def _function(owner: Any, name: str) -> Any:
     return getattr(owner, name)
 
 
-if __name__ == "open_wave":  # ms-swift imports an external plugin by its file's name: that is the request for it
+if (
+    __name__ == "open_wave"
+):  # ms-swift imports an external plugin by its file's name: that is the request for it
     install()

@@ -12,7 +12,7 @@ ROLLOUT = "CUDA_VISIBLE_DEVICES=6,7 swift rollout --model m --port 8001"
 TRAINER = (
     "CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --model m --use_vllm true "
     "--vllm_server_host 127.0.0.1 --vllm_server_port 8001 --per_device_train_batch_size 4 "
-    "--per_device_eval_batch_size 4 --num_generations 8"
+    "--per_device_eval_batch_size 4 --num_generations 8 --val_dataset v"
 )
 CHECK = "until curl -sf 127.0.0.1:8001/health/; do sleep 5; done"
 

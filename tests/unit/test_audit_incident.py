@@ -107,7 +107,7 @@ def test_sides_in_json(name):
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
-    "remedy", [None, "independent-ranks", "async-engine", "tensor-parallel", "in-process-engine"]
+    "remedy", [None, "independent-ranks", "open-wave", "async-engine", "tensor-parallel", "no-engine-process"]
 )
 def test_fix_comes_out_clean(name, remedy):
     (fixed,), left = fix([(name, read(name))], None, remedy)

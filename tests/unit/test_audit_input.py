@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from lockstep.audit import AuditError, from_texts
 from lockstep.audit.model import MAX_TEXT
+from lockstep.audit.statements import parse
 from lockstep.audit.text import decode
 from lockstep.cli import app
 
@@ -22,7 +23,7 @@ from lockstep.cli import app
         (b" \n\n", "x:1: empty"),
         (b"#!/bin/bash\n\x7fELF\0\0", "x:2: a NUL byte: expected a launch script, this is a binary file"),
         (b"ok\n\xff\xfe\xfa\xff", "x:2: neither UTF-8 nor GB 18030 text"),
-        (b"a" * (1 << 20) + b"b", "larger than 1 MiB"),
+        (b"a" * (1 << 20) + b"b", "larger than 256 KiB"),
     ],
 )
 def test_unreadable(data, message):
@@ -54,6 +55,16 @@ def test_too_much_to_follow():
         from_texts([("x.sh", doubling)])
 
 
+def test_too_many_processes():
+    with pytest.raises(AuditError, match=r"x\.sh:201: more than 200 processes"):
+        from_texts([("x.sh", "swift rollout --model m\n" * 300)])
+
+
+def test_parser_has_a_time_limit():
+    assert parse(b"<<EOF\n" * 4000, limit_s=0.01) is None
+    assert parse(b"swift rollout\n") is not None
+
+
 def test_endless_recursion_and_growth_are_bounded():
     from_texts([("x.sh", "f() { f; }\nf\nswift rollout --model m")])
     grow = "A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 200
@@ -66,7 +77,7 @@ def test_endless_recursion_and_growth_are_bounded():
     [
         (["missing.sh"], 2, "missing.sh: cannot be read: No such file"),
         (["{scripts}"], 2, "cannot be read: Is a directory"),
-        (["{scripts}/launch.sh", "--remedy", "x"], 2, "expected one of independent-ranks, tensor-parallel"),
+        (["{scripts}/launch.sh", "--remedy", "x"], 2, "expected one of independent-ranks, open-wave"),
         (["{scripts}/launch.sh", "--versions", "{scripts}/docker.sh"], 2, "docker.sh:2: "),
         (["{scripts}/launch.sh"], 1, ""),
         (["{scripts}/slurm.sbatch"], 0, ""),

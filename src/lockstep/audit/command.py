@@ -27,9 +27,8 @@ def audit(
 ) -> int:
     """Audits scripts and prints the result. 0 without a hazard, 1 with one; raises AuditError for input that
     cannot be audited."""
-    known = [cure.id for cure in cures.CURES]
-    if remedy is not None and remedy not in known:
-        raise AuditError(f"--remedy {remedy}: no such remedy: expected one of {', '.join(known)}")
+    if remedy is not None and remedy not in cures.CURES:
+        raise AuditError(f"--remedy {remedy}: no such remedy: expected one of {', '.join(cures.CURES)}")
     texts = [(str(path), read(path)) for path in dict.fromkeys(scripts)]
     pinned = from_file(versions) if versions else None
     job = from_texts(texts, pinned)

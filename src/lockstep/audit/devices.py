@@ -53,7 +53,9 @@ def ranks_here(process: Process) -> int | None:
     if process.side == "trainer":
         value = launcher_value(process, "nproc_per_node", "NPROC_PER_NODE")
         if value is None:
-            return 1
+            # accelerate and deepspeed decide by a file or by the GPUs they find, Ray by its own settings.
+            elsewhere = process.program.startswith(("accelerate", "deepspeed")) or process.flag("use_ray")
+            return None if elsewhere or (process.hidden and process.program.startswith("megatron")) else 1
         return value.number()
     tensor, data = parallel(process)
     return None if tensor is None or data is None else tensor * data

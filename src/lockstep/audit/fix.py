@@ -48,7 +48,7 @@ def fix(
 ) -> tuple[list[Fixed], list[str]]:
     """Corrected scripts from (path, text) pairs, and in words what is left to do by hand.
 
-    `remedy` is the id of a cure in `cures.CURES`, the first that fits where it is None. Raises AuditError as
+    `remedy` is an id of `cures.CURES`, the first that fits where it is None. Raises AuditError as
     the audit does, and KeyError
     for an unknown remedy.
     """
@@ -118,25 +118,40 @@ def _cure(process: Process, job: Job, edits: _Edits, remedy: str | None) -> None
         edits.left.append(f"{process.place}: change the data parallel size of trl vllm-serve by hand")
         return
     cure = choose(remedy, process)
+    change = cure.change
     layout = job.layouts[process.place.path]
-    if cure.variable:
-        word = process.command.words[0]
-        assignment = f"{'env ' if process.command.wrapped else ''}{cure.variable}={cure.value}"
-        own_row = not process.command.wrapped and _alone_before(layout, word.start)
-        edits.add(
-            layout.path,
-            word.start,
-            word.start,
-            assignment + (f" \\\n{_indent(layout, word.start)}" if own_row else " "),
-        )
-    elif cure.id == "tensor-parallel":
+    if change.servers:
+        edits.left.append(f"{process.place}: {cure.name}: write by hand: {cure.how}")
+    if change.plugin:
+        _add_plugin(process, layout, edits, change.plugin)
+    if change.tensor_parallel:
         _set(process, layout, edits, "vllm_tensor_parallel_size", str((tensor or 1) * data))
         _set(process, layout, edits, "vllm_data_parallel_size", "1")
-    elif cure.option in process.options and cure.option == "external_plugins":
-        end = process.options[cure.option].end
-        edits.add(layout.path, end, end, f" {cure.value}")
+    for name, value in change.rollout.items():
+        _set(process, layout, edits, name, str(value).lower() if isinstance(value, bool) else str(value))
+    for name, value in change.rollout_env.items():
+        _set_variable(process, layout, edits, name, value)
+
+
+def _add_plugin(process: Process, layout: Layout, edits: _Edits, file: str) -> None:
+    given = process.options.get("external_plugins")
+    if given is None:
+        _insert(process, layout, edits, f"--external_plugins {file}")
+    elif _span(given, process) is None:
+        edits.left.append(f"{given.word.place}: add {file} to --external_plugins by hand")
     else:
-        _set(process, layout, edits, cure.option, cure.value)
+        edits.add(layout.path, given.end, given.end, f" {file}")
+
+
+def _set_variable(process: Process, layout: Layout, edits: _Edits, name: str, value: str) -> None:
+    word = process.command.words[0]
+    if word.start < 0:
+        edits.left.append(f"{process.place}: set {name}={value} by hand")
+        return
+    assignment = f"{'env ' if process.command.wrapped else ''}{name}={value}"
+    own_row = not process.command.wrapped and _alone_before(layout, word.start)
+    end = f" \\\n{_indent(layout, word.start)}" if own_row else " "
+    edits.add(layout.path, word.start, word.start, assignment + end)
 
 
 def _set(process: Process, layout: Layout, edits: _Edits, name: str, value: str) -> None:

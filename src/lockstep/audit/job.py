@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lockstep.audit import facts, versions
-from lockstep.audit.model import AuditError, Finding, Job, Place, Severity
+from lockstep.audit.model import AuditError, Command, Finding, Job, Place, Severity
 from lockstep.audit.paste import Repaired, repair
 from lockstep.audit.programs import process_of, wait_of
 from lockstep.audit.shell import follow
 from lockstep.audit.statements import Followed
 from lockstep.audit.text import Layout, read, split
 from lockstep.audit.wrappers import name_of
+
+MAX_PROCESSES = 200
+"""Processes of one job. Each is compared with each other one."""
 
 
 def from_paths(paths: Iterable[Path], pinned: dict[str, str] | None = None) -> Job:
@@ -61,18 +64,31 @@ def _take(job: Job, followed: Followed) -> None:
         process = process_of(command, order)
         if process is not None:
             job.processes.append(process)
+            if len(job.processes) > MAX_PROCESSES:
+                raise AuditError(
+                    f"{process.place}: more than {MAX_PROCESSES} processes of a job: expected a launch script"
+                )
         elif (wait := wait_of(command, order)) is not None:
             job.waits.append(wait)
 
 
 def _nothing(named: list[str], job: Job, lines: int) -> str:
-    counts = Counter(name_of(command.words[0])[:40] for command in job.commands if command.words)
+    counts = Counter(_name(command)[:40] for command in job.commands if command.words)
     found = ", ".join(name for name, _ in counts.most_common(8))
     where = f"{named[0]}:1" if len(named) == 1 else ", ".join(named)
     return (
         f"{where}: no command of ms-swift or vLLM in {lines} lines; found "
         f"{f'the commands {found}' if found else 'no command at all'}. "
         "Expected swift rollout, swift rlhf, torchrun .../swift/cli/rlhf.py, trl vllm-serve or vllm serve"
+    )
+
+
+def _name(command: Command) -> str:
+    name = name_of(command.words[0])
+    return (
+        f"{name} {command.words[1].text}"
+        if name in ("swift", "vllm", "trl") and len(command.words) > 1
+        else name
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from lockstep.audit.scan import closes_later, heredocs, one_assignment, open_quote
+from lockstep.audit.scan import closes_later, heredoc, one_assignment, open_quote
 from lockstep.audit.text import Row
 
 _FLAG = re.compile(r"\s*--?[A-Za-z_]")
@@ -121,6 +121,7 @@ def _classify(lines: list[str]) -> list[str]:
     """For each line: code, flag, sentence, comment, blank, or inside (a quoted string, a heredoc, a continued
     line)."""
     functions = set(_FUNCTION.findall("\n".join(lines)))
+    last = {line.strip(): i for i, line in enumerate(lines)}
     kinds: list[str] = []
     quote, until, continued = "", "", False
     for i, line in enumerate(lines):
@@ -152,7 +153,7 @@ def _classify(lines: list[str]) -> list[str]:
         quote = open_quote(line, "")
         if quote and not closes_later(lines, i + 1, quote):
             quote = ""
-        until = "" if quote else heredocs(line, lines, i)
+        until = "" if quote else heredoc(line, i, last)
         continued = not quote and bool(re.search(r"(?<!\\)(?:\\\\)*\\$", line))
     return kinds
 

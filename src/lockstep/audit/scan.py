@@ -36,12 +36,13 @@ def closes_later(lines: list[str], start: int, quote: str) -> bool:
     return any(quote in line for line in lines[start : start + _LOOK_AHEAD])
 
 
-def heredocs(line: str, lines: list[str], i: int) -> str:
-    """The line that ends the heredoc begun on line `i`; empty where none begins or it never ends."""
+def heredoc(line: str, i: int, last: dict[str, int]) -> str:
+    """The line that ends the heredoc begun on line `i`; empty where none begins or it never ends.
+
+    `last`: for each text of a line, blanks around it taken off, the last line that reads so.
+    """
     match = _HEREDOC.search(line)
-    if not match:
-        return ""
-    return match[2] if any(later.strip() == match[2] for later in lines[i + 1 :]) else ""
+    return match[2] if match and last.get(match[2], -1) > i else ""
 
 
 def one_assignment(line: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 
 import tree_sitter_bash
@@ -14,6 +15,9 @@ from lockstep.audit.words import Expander, Text
 
 MAX_STEPS = 20_000
 """Statements followed in one script; a script that needs more is made by a program, or to do harm."""
+PARSE_LIMIT_S = 10.0
+"""A launch script takes milliseconds; thousands of heredocs that never end would take minutes."""
+_CHUNK = 1 << 16
 _MAX_DEPTH = 60
 _MAX_TURNS = 16
 _BLOCKS = frozenset(
@@ -55,8 +59,18 @@ class Where:
     text_from: tuple[str, ...] = ()
 
 
-def parse(data: bytes) -> Node:
-    return Parser(_LANGUAGE).parse(data).root_node
+def parse(data: bytes, limit_s: float = PARSE_LIMIT_S) -> Node | None:
+    """The syntax tree of a script, errors included as nodes; None where that takes longer than `limit_s`."""
+    end = time.monotonic() + limit_s
+    parser = Parser(_LANGUAGE)
+    try:
+        tree = parser.parse(
+            lambda offset, _: data[offset : offset + _CHUNK],
+            progress_callback=lambda _, __: time.monotonic() > end,
+        )
+    except ValueError:
+        return None
+    return tree.root_node
 
 
 class Statements:
@@ -72,6 +86,10 @@ class Statements:
 
     def script(self, text: Text, scope: Scope, where: Where) -> None:
         root = parse(text.data)
+        if root is None:
+            raise AuditError(
+                f"{text.place(0)}: cannot be parsed in {PARSE_LIMIT_S:g} s: expected a launch script"
+            )
         if root.has_error:
             self._note_errors(root, text)
         self.block(root, text, scope, where)
@@ -81,6 +99,10 @@ class Statements:
         while stack and len(self.out.errors) < 20:
             node = stack.pop()
             if node.type == "ERROR" or node.is_missing:
+                # A backslash on a script's last line continues into nothing: no harm done.
+                end = len(text.data.rstrip())
+                if text.data[end - 1 : end] == b"\\" and node.start_byte >= end - 2 and not node.is_missing:
+                    continue
                 self.out.errors.append(text.place(node.start_byte))
             elif node.has_error:
                 stack.extend(reversed(node.children))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockstep.audit.model import AuditError
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
 """Largest script read. Launch scripts are a few kilobytes."""
 
 
@@ -56,7 +56,7 @@ def decode(data: bytes, path: str) -> str:
     """Text of a script's bytes: UTF-8, or the encoding of Chinese Windows where it is not. Raises
     AuditError."""
     if len(data) > MAX_BYTES:
-        raise AuditError(f"{path}: larger than {MAX_BYTES >> 20} MiB: expected a launch script")
+        raise AuditError(f"{path}: larger than {MAX_BYTES >> 10} KiB: expected a launch script")
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
         raise AuditError(f"{path}:{line}: a NUL byte: expected a launch script, this is a binary file")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lockstep.audit import facts
+from lockstep.audit.checks.boundaries import evaluates
 from lockstep.audit.devices import asynchronous, parallel, world_size
 from lockstep.audit.model import Finding, Job, Process, Severity
 
@@ -29,7 +30,13 @@ class Arithmetic:
 
 def is_grpo(process: Process) -> bool:
     kind = process.option("rlhf_type")
-    return process.side == "trainer" and kind is not None and kind.text == "grpo"
+    # Megatron counts its batches in other options.
+    return (
+        process.side == "trainer"
+        and not process.program.startswith("megatron")
+        and kind is not None
+        and kind.text == "grpo"
+    )
 
 
 def arithmetic(trainer: Process, job: Job) -> Arithmetic:
@@ -148,8 +155,7 @@ def _grpo(trainer: Process, job: Job) -> Iterator[Finding]:
 
 
 def _evaluation(trainer: Process, sums: Arithmetic) -> Iterator[Finding]:
-    strategy = trainer.option("eval_strategy") or trainer.option("save_strategy")
-    if strategy is not None and strategy.text == "no":
+    if not evaluates(trainer):
         return
     if sums.eval_batch is not None and sums.num_generations and sums.eval_batch % sums.num_generations:
         yield Finding(
@@ -159,8 +165,7 @@ def _evaluation(trainer: Process, sums: Arithmetic) -> Iterator[Finding]:
             f"num_generations {sums.num_generations} does not divide the {sums.eval_batch} completions of "
             "an eval step",
             f"{sums.world_size} ranks x per_device_eval_batch_size = {sums.eval_batch}; with evaluation on, "
-            "the trainer refuses to start. "
-            "(ms-swift switches evaluation off where there is no validation set.)",
+            "the trainer refuses to start.",
             (facts.BATCH_ARGUMENTS,),
         )
 

@@ -21,14 +21,25 @@ def boundaries(trainer: Process) -> Boundaries:
     steps, eval as save)."""
     save_kind = trainer.option("save_strategy")
     save = trainer.number("save_steps", 500) if save_kind is None or save_kind.text == "steps" else None
-    eval_kind = trainer.option("eval_strategy") or save_kind
-    every = trainer.number("eval_steps", save) if eval_kind is None or eval_kind.text == "steps" else None
+    kind = trainer.option("eval_strategy") or save_kind
+    by_step = (kind is None or kind.text == "steps") and evaluates(trainer)
+    every = trainer.number("eval_steps", save) if by_step else None
     return Boundaries(save if save and save > 0 else None, every if every and every > 0 else None)
+
+
+def evaluates(trainer: Process) -> bool:
+    """Whether a trainer evaluates: ms-swift switches that off where there is nothing to do it on."""
+    kind = trainer.option("eval_strategy") or trainer.option("save_strategy")
+    if kind is not None and kind.text == "no":
+        return False
+    ratio = trainer.option("split_dataset_ratio")
+    split = ratio is not None and ratio.text.strip("0.") != ""
+    return split or bool({"val_dataset", "eval_dataset"} & trainer.options.keys())
 
 
 def check(job: Job, step: int | None) -> Iterator[Finding]:
     for trainer in job.side("trainer"):
-        if trainer.hidden:
+        if trainer.hidden or trainer.program.startswith("megatron"):
             continue
         found = boundaries(trainer)
         place = trainer.at("eval_steps" if "eval_steps" in trainer.options else "save_steps")

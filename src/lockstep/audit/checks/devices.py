@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from lockstep.audit import facts
+from lockstep.audit.checks.ports import LOCAL_HOSTS
 from lockstep.audit.devices import devices, parallel, ranks_here
 from lockstep.audit.model import Finding, Job, Place, Process, Severity
 
@@ -23,7 +24,7 @@ def _overlaps(job: Job) -> Iterator[Finding]:
     apart: list[str] = []
     last: Process | None = None
     for one, other in combinations(job.processes, 2):
-        if _host(one) != _host(other):
+        if _host(one) != _host(other) or _server_far_away(one) or _server_far_away(other):
             continue
         if "trainer" not in (one.side, other.side) and one.side != other.side:
             continue
@@ -60,6 +61,14 @@ def _overlaps(job: Job) -> Iterator[Finding]:
             "no GPU is used twice",
             f"{' | '.join(apart)}.",
         )
+
+
+def _server_far_away(process: Process) -> bool:
+    """Whether a trainer's server is on another host, so that the GPUs of the two are others."""
+    hosts = process.options.get("vllm_server_host")
+    if process.side != "trainer" or hosts is None:
+        return False
+    return all(word.value.known and word.text not in LOCAL_HOSTS for word in hosts.values)
 
 
 def _gpu_place(process: Process) -> Place:

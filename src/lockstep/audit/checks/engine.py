@@ -8,6 +8,7 @@ from lockstep.audit import cures, facts
 from lockstep.audit.devices import asynchronous, parallel
 from lockstep.audit.model import Finding, Job, Process, Severity, Source
 from lockstep.audit.versions import at_least
+from lockstep.remedies.tried import TRIED
 
 CHECKED = "0.11.0"
 """The vLLM release in which the race was reproduced."""
@@ -71,9 +72,9 @@ def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
         yield Finding(
             "engine",
             Severity.OK,
-            process.at(cured.option or cured.variable or ""),
-            f"cured: {cured.remedy.name}",
-            f"{_describe(process, asynch, tensor, data)} Price: {cured.remedy.gives_up}.",
+            process.at(next(iter([*cured.change.rollout, *cured.change.rollout_env]), "external_plugins")),
+            f"cured: {cured.name}",
+            f"{_describe(process, asynch, tensor, data)} Price: {cured.gives_up}.",
             (facts.ROLLOUT,),
         )
         return
@@ -133,28 +134,22 @@ def _describe(process: Process, asynch: bool | None, tensor: int | None, data: i
     return f"Engine kind: {kind}; {sizes}."
 
 
-_NO_HELP = {
-    "VLLM_DISABLE_NCCL_FOR_DP_SYNCHRONIZATION": "it moves the all-reduce to gloo; the rank stays absent",
-}
-_NO_HELP_OPTIONS = {
-    "vllm_enforce_eager": "it switches CUDA graphs off; the ranks still all-reduce at every step",
-    "ddp_timeout": "no group of vLLM gets it, and a longer wait does not bring the absent rank",
-}
-
-
 def _no_help(process: Process) -> Iterator[Finding]:
     """Settings that people try against this hang."""
     data = parallel(process)[1]
     if asynchronous(process) is not False or data is None or data < 2 or cures.in_place(process):
         return
-    tried = [(name, why) for name, why in _NO_HELP.items() if name in process.command.env]
-    tried += [(f"--{name}", why) for name, why in _NO_HELP_OPTIONS.items() if name in process.options]
-    for name, why in tried:
+    for remedy in TRIED:
+        change = remedy.change
+        if remedy.helps or not cures.has_settings(process, change.rollout, change.rollout_env):
+            continue
+        name = next(iter([*change.rollout, *change.rollout_env]))
         yield Finding(
             "no-help",
             Severity.NOTE,
-            process.at(name.lstrip("-")),
-            f"{name} does not help against the offline wave race",
-            f"{why[0].upper()}{why[1:]}.",
-            (facts.FORWARD_CONTEXT, facts.VLLM_ENVIRONMENT),
+            process.at(name),
+            f"{remedy.how} does not help against the offline wave race",
+            f"It is among the settings that people try (docs/remedies.md). Its price: {remedy.gives_up}. "
+            "The ranks still meet in an all-reduce at every step, and the absent one stays absent.",
+            (facts.FORWARD_CONTEXT,),
         )

@@ -9,7 +9,7 @@ from lockstep.audit.model import Finding, Job, Process, Severity, Value, literal
 
 WEIGHT_SYNC = 51216
 """Port of ms-swift's first weight-sync group; the second server's is one more, and so on."""
-_LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
 
 
 def serves_on(process: Process) -> Value | None:

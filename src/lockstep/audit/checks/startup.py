@@ -80,11 +80,11 @@ def _foreground(trainer: Process, job: Job) -> Iterator[Finding]:
         ):
             yield Finding(
                 "server-in-foreground",
-                Severity.HAZARD,
+                Severity.WARNING,
                 server.place,
-                "the trainer never starts: the server runs in the foreground",
+                "as one script, the trainer never starts: the server runs in the foreground",
                 f"The shell waits here until {server.program} ends, and only then comes to line "
-                f"{trainer.place.line}.",
+                f"{trainer.place.line}. (Right where the two are typed in two terminals.)",
                 (facts.BASH,),
                 "End the command with &.",
             )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from lockstep.job import supervise
+from lockstep.job import shm, supervise
 from lockstep.job.launch import Ports
 from lockstep.job.spec import JobSpec, cpu_job
 from lockstep.job.supervise import Limits, Outcome, run_job
@@ -56,19 +56,22 @@ def run(spec: JobSpec, run_dir: Path, look: Look = lambda ledgers: None, limits:
 
 @contextlib.contextmanager
 def leaves_nothing(run_dir: Path, ports: Callable[[], list[int]] = list) -> Iterator[None]:
-    """Fails unless the block leaves no process of the run, no port in use, and nothing new in shared memory
-    and /tmp."""
-    before = {folder: names(folder) for folder in ("/dev/shm", "/tmp")}
+    """Fails unless the block leaves no process of the run, no port in use, no temporary folder, and no new
+    file in shared memory (but for what other programs hold)."""
+    before, folders = shm.listing(), temporary()
     yield
     assert processes(run_dir) == []
     for port in ports():
         socket.create_server(("127.0.0.1", port)).close()
-    new = {path for folder in before for path in names(folder) - before[folder]}
-    assert {path for path in new if run_dir.name not in path and "pytest" not in path} == set()
+    assert temporary() <= folders
+    new = {path: inode for path, inode in shm.listing().items() if before.get(path) != inode}
+    held = {inode for pid in psutil.pids() for inode in shm.held_by(pid)} if new else set()
+    assert [path for path, inode in new.items() if inode not in held] == []
 
 
-def names(folder: str) -> set[str]:
-    return {entry.path for entry in os.scandir(folder)}
+def temporary() -> set[str]:
+    """Folders that jobs made outside of their own."""
+    return {str(path) for path in Path(tempfile.gettempdir()).glob("lockstep-????????")}
 
 
 def processes(run_dir: Path) -> list[str]:

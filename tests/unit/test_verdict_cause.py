@@ -222,15 +222,28 @@ def stuck(group: str, at: list[str], other: list[str]) -> list[File]:
     return [a, b]
 
 
-def test_one_rank_in_the_vision_tower_is_a_mixed_batch(tmp_path: Path) -> None:
-    vision = ["transformers/models/qwen3_vl/modeling_qwen3_vl.py:900 get_image_features"]
-    assert verdict(tmp_path, *stuck("trainer.world", vision, ["x.py:1 step"])).cause == "mixed-batch"
+VISION = ["deepspeed/x.py:337 fetch", "transformers/models/qwen3_vl/modeling_qwen3_vl.py:75 forward"]
+TEXT = ["deepspeed/x.py:337 fetch", "transformers/models/qwen3_vl/modeling_qwen3_vl.py:500 forward"]
 
 
-def test_no_rank_in_the_vision_tower_is_control_flow(tmp_path: Path) -> None:
-    text = ["transformers/models/qwen3_vl/modeling_qwen3_vl.py:500 forward"]
-    found = verdict(tmp_path, *stuck("trainer.world", text, ["x.py:1 step"]))
+def test_ranks_in_different_layers_are_a_mixed_batch(tmp_path: Path) -> None:
+    found = verdict(tmp_path, *stuck("trainer.world", VISION, TEXT))
+    assert found.cause == "mixed-batch"
+    assert "modeling_qwen3_vl.py:75" in found.evidence[1]
+
+
+@pytest.mark.parametrize("other", [VISION, ["x.py:1 step"]])
+def test_ranks_in_one_layer_or_outside_of_the_model_are_not(tmp_path: Path, other: list[str]) -> None:
+    found = verdict(tmp_path, *stuck("trainer.world", VISION, other))
     assert found.cause == "rank-dependent-control-flow"
+
+
+def test_ranks_that_parted_long_ago_may_be_in_any_layer(tmp_path: Path) -> None:
+    a, b = trainers()
+    a.pulse(9.1, 10, 9, at=VISION).add("end", 9.2, by="SIGABRT", **a.stream([1, 1], [0, 2]))
+    b.pulse(9.1, 10, 9, at=TEXT).add("end", 9.4, by="SIGTERM", **b.stream([2, 1], [0, 2]))
+    found = verdict(tmp_path, a, b)
+    assert (found.seq, found.cause) == (8, "rank-dependent-control-flow")
 
 
 def test_a_hang_of_the_weight_sync_is_its_interruption(tmp_path: Path) -> None:

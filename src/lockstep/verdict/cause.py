@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 _WAVE_GROUPS = ("rollout.dp", "rollout.dp.cpu", "rollout.unfinished")
 _IDLE_ENGINE = "_process_input_queue"
 _GENERATING = "grpo_vllm_engine.py"
-_VISION = ("vision", "visual", "image")
+_MODEL = "/modeling_"  # how transformers names the file of a model
 _GATHERS = ("all_gather", "reduce_scatter")
 
 
@@ -92,24 +92,18 @@ def _left_open(worker: Ledger) -> bool:
 
 def _trainer(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:
     issued = [f"{view.process} issued {view.operation}" for view in verdict.ranks if view.operation]
-    seeing = [view for view in verdict.ranks if _sees(view, ledgers)]
+    layers = {view.process: layer for view in verdict.ranks if (layer := _layer(view, ledgers))}
     gathers = any((view.operation or "").startswith(_GATHERS) for view in verdict.ranks)
-    if seeing and len(seeing) < len(verdict.ranks) and gathers:
-        inside = [
-            f"{view.process} gathers parameters inside the vision tower, others do not" for view in seeing
-        ]
+    # Later on any difference may have brought them apart.
+    fresh = all((view.issued or 0) <= (verdict.seq or 0) + 1 for view in verdict.ranks)
+    if gathers and fresh and len(layers) == len(verdict.ranks) and len(set(layers.values())) > 1:
+        inside = [f"{process} gathers parameters for {layer}" for process, layer in layers.items()]
         return "mixed-batch", (*issued, *inside)
     return "rank-dependent-control-flow", tuple(issued) or _absent(verdict, "issued fewer collectives")
 
 
-def _sees(view: RankView, ledgers: Sequence[Ledger]) -> bool:
-    """Whether the rank's main thread is inside the model's vision tower."""
-    return any(
-        x.label == view.process and x.pulse is not None and any(_vision(frame) for frame in x.pulse.at)
-        for x in ledgers
-    )
-
-
-def _vision(frame: str) -> bool:
-    path, _, function = frame.partition(" ")
-    return "modeling_" in path and any(word in function.lower() for word in _VISION)
+def _layer(view: RankView, ledgers: Sequence[Ledger]) -> str:
+    """The line of the model's code that the rank's main thread is in, empty if it is in none."""
+    pulse = next((x.pulse for x in ledgers if x.label == view.process), None)
+    frames = [frame.partition(" ")[0] for frame in (pulse.at if pulse else [])]
+    return next((frame for frame in frames if _MODEL in frame), "")

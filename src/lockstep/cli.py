@@ -143,6 +143,7 @@ def faults(
         ".lockstep/faults"
     ),
     only: Annotated[list[str] | None, typer.Option(help="Run only this fault (may be given again).")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Judge the ledgers of earlier runs again.")] = False,
     page: Annotated[Path | None, typer.Option(help="Write the matrix to this Markdown file.")] = None,
 ) -> None:
     """Run the job with every way to fall out of step, and say whether each was reported right.
@@ -153,7 +154,7 @@ def faults(
     from lockstep.job.session import SetupError
 
     try:
-        rows = command.run(device, out=out, only=only or [], page=page)
+        rows = command.run(device, out=out, only=only or [], again=again, page=page)
     except SetupError as error:
         _fail(str(error))
     raise typer.Exit(1 if any(row["wrong"] for row in rows) else 0)
@@ -166,6 +167,7 @@ def remedies(
         ".lockstep/remedies"
     ),
     only: Annotated[list[str] | None, typer.Option(help="Run only this remedy (may be given again).")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Judge the ledgers of earlier runs again.")] = False,
     page: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
 ) -> None:
     """Run the job with a late rank under every remedy that people try, and say what became of it.
@@ -176,7 +178,7 @@ def remedies(
     from lockstep.job.session import SetupError
 
     try:
-        rows = remedies_command.run(device, out=out, only=only or [], page=page)
+        rows = remedies_command.run(device, out=out, only=only or [], again=again, page=page)
     except SetupError as error:
         _fail(str(error))
     raise typer.Exit(0 if all(row["as_expected"] for row in rows) else 1)

@@ -9,26 +9,26 @@ from rich.console import Console
 from rich.markup import escape
 
 from lockstep.faults.catalogue import FAULTS, Fault
-from lockstep.faults.matrix import Row, run_matrix
+from lockstep.faults.matrix import Row, judge_again, run_matrix
 from lockstep.faults.page import write_page
 from lockstep.job.home import HomeInUse, home
 from lockstep.job.processes import StartError, terminate_as_exit
 from lockstep.job.session import SetupError, prepare
-from lockstep.job.supervise import Outcome
+from lockstep.ledger import LedgerError
 from lockstep.report.progress import ProgressLine
 
 
-def run(device: str, *, out: Path, only: Sequence[str], page: Path | None) -> list[Row]:
+def run(device: str, *, out: Path, only: Sequence[str], again: bool, page: Path | None) -> list[Row]:
     """Runs the faults named in `only` (all if none); returns all rows known in `out`, earlier runs' too.
 
-    Raises SetupError when they cannot be run here.
+    With `again` nothing is run: the ledgers of earlier runs are judged again. Raises SetupError when it
+    cannot be done here.
     """
     console = Console()
     out = out.resolve()
     if unknown := set(only) - {fault.name for fault in FAULTS}:
         known = ", ".join(fault.name for fault in FAULTS)
         raise SetupError(f"no fault is named {', '.join(sorted(unknown))}; there are: {known}")
-    job = prepare(device, steps=1, out=out)
     chosen = [fault for fault in FAULTS if not only or fault.name in only]
     lines: list[ProgressLine] = []
 
@@ -36,8 +36,9 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None) -> li
         lines.append(ProgressLine(fault.name))
         return lines[-1]
 
-    def done(fault: Fault, row: Row, outcome: Outcome | None) -> None:
-        lines[-1].close()
+    def done(fault: Fault, row: Row) -> None:
+        for line in lines[-1:]:
+            line.close()
         right = "as expected" if not row["wrong"] else f"NOT as expected: {row['wrong']}"
         text = f"{fault.name}: {row['verdict']}, {right}. {row.get('sentence', '')}"
         console.print(escape(text), highlight=False)
@@ -45,10 +46,14 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None) -> li
             console.print(escape(f"  cause: {'; '.join((row['cause'], *row['evidence']))}"), highlight=False)
 
     try:
-        with home(out), terminate_as_exit():
-            rows = run_matrix(job, out, chosen, progress, done)
+        if again:
+            rows = judge_again(out, chosen, done)
+        else:
+            job = prepare(device, steps=1, out=out)
+            with home(out), terminate_as_exit():
+                rows = run_matrix(job, out, chosen, progress, done)
         if page is not None:
             write_page(rows, page)
-    except (StartError, HomeInUse, OSError) as error:
+    except (StartError, HomeInUse, LedgerError, OSError) as error:
         raise SetupError(str(error)) from error
     return rows

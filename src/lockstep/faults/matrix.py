@@ -10,8 +10,9 @@ from typing import Any
 
 from lockstep.faults.catalogue import FAULTS, Expected, Fault
 from lockstep.job.spec import JobSpec
-from lockstep.job.supervise import JobError, Limits, Outcome, Progress, run_job
-from lockstep.verdict import Kind, Verdict
+from lockstep.job.supervise import JobError, Limits, Progress, run_job
+from lockstep.ledger import read_directory
+from lockstep.verdict import Kind, Verdict, judge
 
 SIZES = {"max_steps": 3, "eval_steps": 2, "save_steps": 3}
 """Three steps, an evaluation after the second and at the end, a checkpoint at the end."""
@@ -24,33 +25,51 @@ def run_matrix(
     folder: Path,
     faults: Sequence[Fault],
     progress: Callable[[Fault], Progress],
-    done: Callable[[Fault, Row, Outcome | None], None],
+    done: Callable[[Fault, Row], None],
 ) -> list[Row]:
     """Runs `faults`, each in a new folder; keeps the rows of earlier runs of others in
     `folder/summary.json`.
     """
     job = job.with_(trainer={**job.trainer, **SIZES})
-    summary = folder / "summary.json"
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    before = json.loads(summary.read_text()) if summary.exists() else []
-    rows = {row["fault"]: row for row in before}
+    rows = _rows(folder)
     for fault in faults:
         home = folder / stamp / fault.name.replace(" ", "_")
-        outcome: Outcome | None = None
         try:
-            outcome, did = _run(fault, job, home, progress(fault))
-            row = judge_row(fault, outcome, did)
+            rows[fault.name] = _run(fault, job, home, progress(fault))
         except JobError as error:
-            row = {"fault": fault.name, "verdict": "-", "wrong": str(error)}
-        rows[fault.name] = {**row, "ledgers": str(home / "ledgers")}
-        summary.parent.mkdir(parents=True, exist_ok=True)
-        ordered = [rows[known.name] for known in FAULTS if known.name in rows]
-        summary.write_text(json.dumps(ordered, indent=2) + "\n")
-        done(fault, rows[fault.name], outcome)
-    return [rows[known.name] for known in FAULTS if known.name in rows]
+            rows[fault.name] = {"fault": fault.name, "verdict": "-", "wrong": str(error)}
+        rows[fault.name]["ledgers"] = str(home / "ledgers")
+        _save(rows, folder)
+        done(fault, rows[fault.name])
+    return list(rows.values())
 
 
-def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> tuple[Outcome, list[str]]:
+def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Row], None]) -> list[Row]:
+    """The verdicts of `faults` anew from the ledgers that their runs have left. Raises LedgerError."""
+    rows = _rows(folder)
+    for fault in faults:
+        row = rows.get(fault.name)
+        if row is not None and "seconds" in row:
+            row |= _judged(fault, judge(read_directory(row["ledgers"])), row["leftovers"])
+            done(fault, row)
+    _save(rows, folder)
+    return list(rows.values())
+
+
+def _rows(folder: Path) -> dict[str, Row]:
+    summary = folder / "summary.json"
+    return {row["fault"]: row for row in (json.loads(summary.read_text()) if summary.exists() else [])}
+
+
+def _save(rows: dict[str, Row], folder: Path) -> None:
+    ordered = [rows[known.name] for known in FAULTS if known.name in rows]
+    part = folder / "summary.part"
+    part.write_text(json.dumps(ordered, indent=2) + "\n")
+    part.replace(folder / "summary.json")
+
+
+def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> Row:
     spec = fault.spec(job, home.with_name(home.name + "-made"))
     watch = fault.outside(home) if fault.outside else None
     if watch is not None:
@@ -61,12 +80,17 @@ def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> tuple[Ou
         if watch is not None:
             watch.over.set()
             watch.join(timeout=5)
-    return outcome, watch.did if watch else []
+    return {
+        **_judged(fault, outcome.verdict, outcome.leftovers),
+        "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),
+        "seconds": round(outcome.seconds, 1),
+        "failure": outcome.failure,
+        "leftovers": outcome.leftovers,
+        "done_from_outside": watch.did if watch else [],
+    }
 
 
-def judge_row(fault: Fault, outcome: Outcome, did: Sequence[str]) -> Row:
-    """The fault's line of the matrix."""
-    verdict = outcome.verdict
+def _judged(fault: Fault, verdict: Verdict, leftovers: Sequence[str]) -> Row:
     return {
         "fault": fault.name,
         "side": fault.side,
@@ -77,12 +101,8 @@ def judge_row(fault: Fault, outcome: Outcome, did: Sequence[str]) -> Row:
         "agreed": str(verdict.agreed) if verdict.agreed else "",
         "cause": verdict.cause,
         "evidence": list(verdict.evidence),
-        "wrong": "; ".join([*wrong(fault.expected, verdict), *outcome.leftovers]),
-        "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),
-        "seconds": round(outcome.seconds, 1),
         "sentence": verdict.sentence,
-        "failure": outcome.failure,
-        "done_from_outside": list(did),
+        "wrong": "; ".join([*wrong(fault.expected, verdict), *leftovers]),
     }
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from dump_files import CULPRIT, DEFECTS, WORLD, Rank, behind, job, name_of, step, write
+from dump_files import CULPRIT, DEFECTS, WORLD, Rank, behind, job, name_of, step, torch_pickle, write
 from typer.testing import CliRunner
 
 from lockstep.cli import app
@@ -122,6 +122,21 @@ def test_a_group_that_fell_out_of_a_ring_is_no_proof(tmp_path: Path) -> None:
     verdict = verdict_on(ranks, tmp_path)
     assert verdict.kind is Kind.INCOMPLETE
     assert "may have been overwritten" in verdict.sentence
+
+
+def test_a_rank_whose_dump_lacks_the_members_is_one_if_a_peer_says_so(tmp_path: Path) -> None:
+    ranks = job(8, 60)
+    behind(ranks)
+    write(ranks, tmp_path)
+    top = ranks[2].top()
+    del top["pg_config"][WORLD]
+    (tmp_path / "nccl_trace_rank_2").write_bytes(torch_pickle(top))
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.STUCK
+    assert verdict.group is not None
+    assert len(verdict.group.ranks) == 8
+    assert verdict.absent == (CULPRIT,)
+    assert not verdict.problems
 
 
 def test_groups_of_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files into dumps: every version and form of the format, names of files, the two lanes, and what is refused."""
+"""Files into dumps: versions and forms of the format, names of files, the two lanes, and what is refused."""
 
 from __future__ import annotations
 

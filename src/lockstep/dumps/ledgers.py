@@ -97,7 +97,12 @@ class _World:
                     unknown[key].append(rank)
                 else:
                     found.add((key, ranks))
-        for key, recorders in unknown.items():
+        for key, all_recorders in unknown.items():
+            # A peer may know the ranks where this one does not.
+            told = {rank for other, ranks in found if other == key for rank in ranks}
+            recorders = [rank for rank in all_recorders if rank not in told]
+            if not recorders:
+                continue
             ranks = tuple(range(max(self.dumps) + 1)) if key.desc == DEFAULT else tuple(sorted(recorders))
             found.add((key, ranks))
             if len(ranks) > 1:

@@ -72,7 +72,7 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
             "restart server and trainer together; look at the server's log first",
             "nothing",
         ),
-        Remedy("own weight-sync port per job", "--vllm_server_group_port PORT", "nothing"),
+        Remedy("one job per host", "ms-swift 3.10.3 has no argument for the weight-sync port, 51216", "room"),
     ),
     "out-of-memory-first": (
         Remedy(

@@ -167,7 +167,6 @@ def remedies(
         ".lockstep/remedies"
     ),
     only: Annotated[list[str] | None, typer.Option(help="Run only this remedy (may be given again).")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Judge the ledgers of earlier runs again.")] = False,
     page: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
 ) -> None:
     """Run the job with a late rank under every remedy that people try, and say what became of it.
@@ -178,7 +177,7 @@ def remedies(
     from lockstep.job.session import SetupError
 
     try:
-        rows = remedies_command.run(device, out=out, only=only or [], again=again, page=page)
+        rows = remedies_command.run(device, out=out, only=only or [], page=page)
     except SetupError as error:
         _fail(str(error))
     raise typer.Exit(0 if all(row["as_expected"] for row in rows) else 1)

@@ -90,6 +90,12 @@ def tests(session: nox.Session) -> None:
     session.run(str(stack(session, "cpu") / "python"), "-m", "pytest", *arguments, external=True)
 
 
+@nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """What the probe costs, with and without it in turns (a minute and a half; wants two free cores)."""
+    session.run(str(stack(session, "cpu") / "python"), "benchmarks/probe_cost.py", *session.posargs, external=True)
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """ruff and mypy."""

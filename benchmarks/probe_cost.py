@@ -169,7 +169,7 @@ def _ratios(what: str, times: list[dict[bool, float]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument(
-        "--pairs", type=int, default=9, help="pairs of blocks, one with and one without the probe"
+        "--pairs", type=int, default=6, help="pairs of blocks, one with and one without the probe"
     )
     parser.add_argument("--steps", type=int, default=3, help="steps in a block")
     parser.add_argument("--compute", type=float, default=1.0, help="seconds that a step computes")

@@ -73,11 +73,10 @@ def test_a_rollout_that_refuses_its_arguments(model: Path, tmp_path: Path) -> No
 
 
 def test_an_engine_that_cannot_start(model: Path, tmp_path: Path) -> None:
-    """The server itself would wait for its worker without end."""
     spec = small_job(model)
     outcome = run(spec.with_(rollout={**spec.rollout, "vllm_max_model_len": 10_000_000}), tmp_path / "run")
-    assert "rollout worker " in outcome.failure
-    assert "max_model_len" in outcome.failure
+    assert "ValidationError: 1 validation error for ModelConfig (" in outcome.failure
+    assert str(tmp_path / "run" / "logs" / "rollout-worker-") in outcome.failure
     assert outcome.seconds < 120
 
 

@@ -1,5 +1,5 @@
-"""Processes of the rollout that ended while the job still needed them. ms-swift 3.10.3 does not look: its
-server waits for a worker that died at start-up without end, and takes a dead engine for an answer of None."""
+"""Processes of the rollout that ended while the job still needed them. ms-swift 3.10.3 does not look for them
+once its server is ready: a dead worker is waited for, a dead engine's answer is None."""
 
 from __future__ import annotations
 

@@ -10,12 +10,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from lockstep.job.arms import Result
+from lockstep.verdict import Kind
+
+_QUIET = (Kind.INCOMPLETE, Kind.STALLED)
+"""Verdicts that only say, of a job that has failed, that it has not gone on."""
 
 
 def show_result(console: Console, result: Result) -> None:
     """The run's verdict in a sentence, and what was wrong if something was."""
     name = result.arm.spec.name
-    if result.outcome is not None:
+    failed = result.outcome is not None and result.outcome.failure
+    if result.outcome is not None and not (failed and result.outcome.verdict.kind in _QUIET):
         verdict = result.outcome.verdict
         console.print(
             f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False

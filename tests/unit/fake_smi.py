@@ -17,14 +17,14 @@ def install(
     used_mib: int = 4,
     nvlink: bool = True,
     status: int = 0,
-    name: str = "NVIDIA H100 80GB HBM3",
+    driver: str = "570.124.06",
 ) -> dict[str, str]:
     """Writes `nvidia-smi` into `folder` and returns an environment that finds it first.
 
     `processes`: pid -> program on the first GPU. `status`: with what every call ends.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    listing = "\n".join(GPU.format(n=n).replace("NVIDIA H100 80GB HBM3", name) for n in range(gpus))
+    listing = "\n".join(GPU.format(n=n) for n in range(gpus))
     memory = "\n".join(f"{n}, {used_mib}" for n in range(gpus))
     apps = "\n".join(f"{pid}, {program}" for pid, program in (processes or {}).items())
     links = "\n".join(
@@ -47,7 +47,7 @@ END
 {memory}
 END
   ;;
-  *driver_version*) echo 570.124.06 ;;
+  *driver_version*) echo {driver} ;;
   "nvlink --status") cat <<'END'
 {links}
 END

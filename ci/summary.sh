@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# The job's page (GITHUB_STEP_SUMMARY, or the terminal) and junit.xml beside the run's summary.json.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+exec "$PYTHON" -m lockstep.ci.summary "$RUNS" --title "${LOCKSTEP_TITLE:-gpu_stress}" ${GITHUB_STEP_SUMMARY:+--page "$GITHUB_STEP_SUMMARY"}

@@ -1,0 +1,120 @@
+"""Processes that a run of this checkout has left, though the run itself is over.
+
+`python -m lockstep.ci.leftovers RUNS` lists them, `--end` ends them; exit code 1 if any is left or if a run
+is going on. RUNS is what `lockstep run --out` was given: only processes that record into it are looked at,
+and none while a run holds its lock. A run ends its own processes, also when it is killed; this is the look
+afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = b"LOCKSTEP_RUN_DIR="
+"""Every process of a job has this variable (`lockstep.job.launch`)."""
+LOCK = ".lock"
+"""Held by a run for as long as it lives (`lockstep.job.home`)."""
+GRACE_S = 5.0
+
+
+class RunInProgress(Exception):
+    """A run records into this folder now: its processes are not left over."""
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    command: str
+    run_dir: Path
+    started: int
+    """Kernel ticks; with the pid it names one process and no other."""
+
+
+def jobs(proc: Path = Path("/proc")) -> list[Process]:
+    """Live processes of this user's jobs on this host, whether their runs go on or not, by rising pid."""
+    found = []
+    for folder in sorted((p for p in proc.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)):
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            run_dir = next((v[len(MARK) :] for v in environment if v.startswith(MARK)), None)
+            if run_dir is None:
+                continue
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:  # gone, or another user's
+            continue
+        # proc(5): after the name come the state, and as the twentieth field the start time.
+        if fields[0] != "Z":
+            found.append(
+                Process(int(folder.name), command[:120], Path(os.fsdecode(run_dir)), int(fields[19]))
+            )
+    return found
+
+
+@contextlib.contextmanager
+def over(runs: Path) -> Iterator[None]:
+    """While no run can begin in `runs`. Raises RunInProgress."""
+    if not runs.is_dir():
+        yield
+        return
+    with (runs / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunInProgress(f"{runs}: a run is going on; its processes are not touched") from None
+        yield
+
+
+def find(runs: Path) -> list[Process]:
+    """The live processes that record into a folder below `runs`."""
+    home = runs.resolve()
+    return [process for process in jobs() if home in process.run_dir.parents]
+
+
+def end(processes: Sequence[Process], grace_s: float = GRACE_S) -> list[Process]:
+    """SIGTERM, after `grace_s` SIGKILL; returns what is left after that."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in _still(processes):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, number)
+        until = time.monotonic() + grace_s
+        while _still(processes) and time.monotonic() < until:
+            time.sleep(0.05)
+    return _still(processes)
+
+
+def _still(processes: Sequence[Process]) -> list[Process]:
+    live = set(jobs())
+    return [process for process in processes if process in live]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="List what a run that is over has left.")
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--end", action="store_true", help="end them")
+    options = parser.parse_args(arguments)
+    try:
+        with over(options.runs):
+            left = find(options.runs)
+            for process in left:
+                print(f"left over: process {process.pid}: {process.command}")
+            if options.end and left:
+                left = end(left)
+                print(f"{len(left)} could not be ended" if left else "all of them have been ended")
+    except RunInProgress as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

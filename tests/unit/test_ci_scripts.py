@@ -1,0 +1,254 @@
+"""The scripts of ci/ on hosts that are pretended: a fake nvidia-smi, folders in place of disks, processes of
+our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_smi
+import pytest
+
+from lockstep.ci import leftovers, preflight
+from lockstep.ci.preflight import Host, Refused, check
+
+ROOT = Path(__file__).parents[2]
+
+
+def ci(name: str, *arguments: str, env: dict[str, str], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "ci" / name
+    base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHON": sys.executable}
+    return subprocess.run(
+        [str(script), *arguments],
+        env=base | env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def host(folder: Path, gpus: int = 8, **more: object) -> Host:
+    """A host on which all is well, but for what `more` gives to the fake nvidia-smi."""
+    return Host(fake_smi.install(folder / "bin", gpus, **more), folder, folder)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil._ntuple_diskusage(1 << 42, 0, 1 << 42)  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(leftovers, "jobs", list)
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_good_host_passes(tmp_path: Path) -> None:
+    found = check(host(tmp_path))
+    assert [name for name, good, _ in found if not good] == []
+    assert [name for name, _, _ in found] == list(preflight.CHECKS)
+
+
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize(
+    ("fake", "refused", "told"),
+    [
+        ({"gpus": 3}, {"GPUs", "free", "NVLink"}, "GPUs found: 3 (0, 1, 2); needed: 4"),
+        ({"used_mib": 70_000, "processes": {4711: "python3"}}, {"free"}, "GPU 0: 70000 MiB in use"),
+        ({"used_mib": 70_000, "processes": {4711: "python3"}}, {"free"}, "4711, python3"),
+        ({"nvlink": False}, {"NVLink"}, "GPU 0, 1, 2, 3, 4, 5, 6, 7 without an active NVLink"),
+        ({"driver": "470.82.01"}, {"driver"}, "driver 470.82.01: torch 2.8.0 needs 525.60.13 or later"),
+        ({"status": 9}, {"driver", "GPUs", "free", "NVLink"}, "ends with 9"),
+    ],
+)
+def test_what_is_wrong_with_the_gpus_is_told(
+    tmp_path: Path, fake: dict[str, object], refused: set[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.devices.PROC", tmp_path / "none")
+    found = check(host(tmp_path, **{"gpus": 8, **fake}))
+    assert {name for name, good, _ in found if not good} == refused
+    assert told in " ".join(text for _, good, text in found if not good)
+
+
+@pytest.mark.usefixtures("roomy")
+def test_options_of_the_preflight(tmp_path: Path) -> None:
+    env = fake_smi.install(tmp_path / "bin", 8, nvlink=False)
+    bare = Host(env, tmp_path, tmp_path, without_nvlink=True)
+    assert all(good for _, good, _ in check(bare))
+    assert bare.used() == tuple(range(8))
+    assert Host(env, tmp_path, gpus="4,5,6,7").used() == (4, 5, 6, 7)
+    with pytest.raises(Refused, match="needed: 9, as --gpus says"):
+        Host(env, tmp_path, gpus="9").used()
+
+
+def test_disk_and_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 20
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, gib << 30))  # type: ignore[attr-defined]
+    here = host(tmp_path)
+    with pytest.raises(Refused, match="20 GiB free, 40 GiB needed"):
+        preflight.disk(here)
+    (tmp_path / ".nox" / "stack-gpu").mkdir(parents=True)
+    (tmp_path / ".nox" / "stack-gpu" / "complete").touch()
+    assert preflight.disk(here) == "20 GiB free"
+    assert preflight.shared_memory(here) == "20 GiB free"
+    gib = 0
+    with pytest.raises(Refused, match=r"0.00 GiB free, 4 GiB needed \(docker run --shm-size"):
+        preflight.shared_memory(here)
+
+
+def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight.resource, "getrlimit", lambda which: (1024, 1024))
+    with pytest.raises(Refused, match=r"open files: at most 1024, 4096 needed \(ulimit -n 4096\)"):
+        preflight.limits(host(tmp_path))
+    infinite = preflight.resource.RLIM_INFINITY
+    monkeypatch.setattr(preflight.resource, "getrlimit", lambda which: (infinite, infinite))
+    assert preflight.limits(host(tmp_path)) == "open files: unlimited, processes: unlimited"
+
+
+def test_the_preflight_script_refuses_with_the_reason(tmp_path: Path) -> None:
+    done = ci("preflight.sh", "--gpus", "4", env=fake_smi.install(tmp_path, 2), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "GPUs:           REFUSED: GPUs found: 2 (0, 1); needed: 4, as --gpus says" in done.stdout
+    assert "driver:         570.124.06" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process as a job leaves it, in a run of `tmp_path/runs`; deaf to SIGTERM."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    (tmp_path / "runs").mkdir()
+    env = os.environ | {"LOCKSTEP_RUN_DIR": str(tmp_path / "runs" / "20260101-000000" / "control")}
+    started = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
+    assert started.stdout is not None
+    assert started.stdout.readline() == b"up\n"
+    yield started
+    started.kill()
+    started.communicate()
+
+
+def test_what_is_left_over_is_ended(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
+    done = ci("end.sh", env={"LOCKSTEP_RUNS": str(tmp_path / "runs")})
+    assert done.returncode == 0
+    assert f"left over: process {process.pid}: " in done.stdout
+    assert "all of them have been ended" in done.stdout
+    assert process.wait(timeout=5) == -9
+    assert ci("end.sh", env={"LOCKSTEP_RUNS": str(tmp_path / "runs")}).stdout == ""
+
+
+def test_another_checkouts_run_and_one_that_goes_on_are_left_alone(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    from lockstep.job.home import home
+
+    (tmp_path / "other").mkdir()
+    assert ci("end.sh", env={"LOCKSTEP_RUNS": str(tmp_path / "other")}).returncode == 0
+    with home(tmp_path / "runs"):
+        done = ci("end.sh", env={"LOCKSTEP_RUNS": str(tmp_path / "runs")})
+    assert done.returncode == 1
+    assert "a run is going on; its processes are not touched" in done.stderr
+    assert process.poll() is None
+    assert process.pid in {found.pid for found in leftovers.jobs()}
+
+
+def test_the_preflight_names_processes_of_other_runs(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [other for other in leftovers.jobs() if other.pid == process.pid]
+    monkeypatch.setattr(leftovers, "jobs", lambda: found)
+    with pytest.raises(Refused, match=f"1 processes of another run: {process.pid} "):
+        preflight.processes(host(tmp_path))
+    monkeypatch.setattr(leftovers, "jobs", list)
+    assert preflight.processes(host(tmp_path)) == "none of another run"
+
+
+def test_two_runs_do_not_meet_on_a_host(tmp_path: Path) -> None:
+    nox = tmp_path / "bin" / "nox"
+    nox.parent.mkdir()
+    nox.write_text(f'#!/bin/sh\necho $$ "$@" >>{tmp_path}/started\nsleep ${{HOLD:-0}}\n')
+    nox.chmod(0o755)
+    env = {
+        "PATH": f"{nox.parent}:{os.environ['PATH']}",
+        "LOCKSTEP_LOCK": str(tmp_path / "lock"),
+        "LOCKSTEP_LOCK_WAIT": "0",
+        "LOCKSTEP_RUNS": "runs",
+    }
+    first = subprocess.Popen(
+        [str(ROOT / "ci" / "run.sh"), "--steps", "2"], env=os.environ | env | {"HOLD": "30"}
+    )
+    until = time.monotonic() + 10
+    while not (tmp_path / "started").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    second = ci("run.sh", env=env)
+    assert (second.returncode, second.stderr.strip()) == (
+        3,
+        f"another run on this host holds {tmp_path}/lock",
+    )
+    started = (tmp_path / "started").read_text()
+    assert started == f"{first.pid} --session gpu_stress -- --out runs --steps 2\n", (
+        "the script is nox by now"
+    )
+    first.terminate()
+    assert first.wait(timeout=5) == -15
+
+
+ROWS = [
+    {"name": "control", "fault": None, "remedy": None, "expected": "in step", "as_expected": True, "wrong": "",
+     "ledgers": "/l", "verdict": "in step", "sentence": "All agree.", "group": "", "waiting": [], "absent": [],
+     "seconds_to_verdict": 2.5, "seconds": 100.0},
+    {"name": "without the fix", "fault": {"name": "late rank"}, "remedy": None, "expected": "stuck",
+     "as_expected": False, "wrong": "expected group rollout.dp, got a|b \x1b[31m<b>", "ledgers": "/l",
+     "verdict": "stuck", "sentence": "Rank 0 waits.", "group": "rollout.dp", "waiting": [0], "absent": [1],
+     "seconds_to_verdict": 5.1, "seconds": 80.0},
+    {"name": "with the fix", "fault": {"name": "late rank"}, "remedy": "independent ranks", "expected": "in step",
+     "as_expected": False, "wrong": "a ledger cannot be read", "ledgers": "/l"},
+]  # fmt: skip
+
+
+def test_summary_on_the_jobs_page_and_for_junit(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(ROWS))
+    page = tmp_path / "page.md"
+    env = {"LOCKSTEP_RUNS": str(tmp_path), "GITHUB_STEP_SUMMARY": str(page)}
+    assert ci("summary.sh", env=env).returncode == 1
+    text = page.read_text()
+    assert text.startswith("## gpu_stress: 2 of 3 runs did not end as they must\n")
+    assert "| control | none | none | in step | as it must | 2.5 s | 100.0 s |" in text
+    assert "| stuck (rollout.dp: 0 waits, 1 absent) | **WRONG** |" in text
+    assert "a\\|b" in text
+    assert "<b>" not in text
+    assert 'tests="3" failures="1" errors="1"' in (tmp_path / "junit.xml").read_text()
+    (tmp_path / "summary.json").write_text(json.dumps(ROWS[:1]))
+    done = ci("summary.sh", env={"LOCKSTEP_RUNS": str(tmp_path)})
+    assert (done.returncode, done.stdout.partition("\n")[0]) == (
+        0,
+        "## gpu_stress: all runs ended as they must",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(None, "No such file"), ("[{", "not JSON"), ('{"a": 1}', "expected a list"), ("[]", "no run")],
+)
+def test_no_summary_is_no_success(tmp_path: Path, content: str | None, told: str) -> None:
+    if content is not None:
+        (tmp_path / "summary.json").write_text(content)
+    done = ci("summary.sh", env={"LOCKSTEP_RUNS": str(tmp_path)})
+    assert done.returncode == 1
+    assert told in done.stdout
+    assert not (tmp_path / "junit.xml").exists()
+
+
+def test_only_the_standard_library_is_needed() -> None:
+    code = "import sys; sys.path.insert(0, 'src')\nfrom lockstep.ci import collect, leftovers, preflight, summary"
+    subprocess.run([sys.executable, "-S", "-I", "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not on PATH")
+def test_shellcheck() -> None:
+    scripts = [str(path) for path in (ROOT / "ci").glob("*.sh")]
+    subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, check=True)

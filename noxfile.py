@@ -23,10 +23,11 @@ SIZE_GB = {"cpu": 8, "gpu": 10}
 
 
 def stack(session: nox.Session, device: str) -> Path:
-    """The programs of the environment that holds the pinned stack for `device`, exactly as constraints/ has it.
+    """The programs of the environment that holds the pinned stack for `device`, exactly as constraints/ has
+    it.
 
-    Built once and shared by all sessions that need it, since it has 8 to 10 GB; anew when the constraints or Lockstep's own metadata
-    change. With uv if there is one (it comes with `nox[uv]`), else with pip.
+    Built once and shared by all sessions that need it, since it has 8 to 10 GB; anew when the constraints or
+    Lockstep's own metadata change. With uv if there is one (it comes with `nox[uv]`), else with pip.
     """
     home = Path(".nox", f"stack-{device}").absolute()
     constraints = Path("constraints", f"{device}.txt")
@@ -126,7 +127,8 @@ def lock(session: nox.Session) -> None:
     for device, overrides in (("cpu", ["--override", "constraints/cpu.overrides.txt"]), ("gpu", [])):
         session.run(
             "uv", "pip", "compile", f"constraints/{device}.in", *overrides,
-            "--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28", "--exclude-newer", "2025-12-08",
-            "--generate-hashes", "--no-annotate", "--no-emit-index-url", "--custom-compile-command", "nox -s lock",
-            "--quiet", "--output-file", f"constraints/{device}.txt", *session.posargs,
+            "--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28",
+            "--exclude-newer", "2025-12-08", "--generate-hashes", "--no-annotate", "--no-emit-index-url",
+            "--custom-compile-command", "nox -s lock", "--quiet",
+            "--output-file", f"constraints/{device}.txt", *session.posargs,
         )  # fmt: skip

@@ -59,20 +59,33 @@ def run(
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of each run.")] = 8,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where ledgers, logs and summary.json go.", show_default=".lockstep/cpu_stress or gpu_stress"),
+        typer.Option(
+            help="Where ledgers, logs and summary.json go.",
+            show_default=".lockstep/cpu_stress or gpu_stress",
+        ),
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Run only this arm (may be given several times).")] = None,
-    gpus: Annotated[str | None, typer.Option(help="How many GPUs (6) or which (0,1,4,5).", show_default="all")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only this arm (may be given several times).")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="How many GPUs (6) or which (0,1,4,5).", show_default="all")
+    ] = None,
     rollout_gpus: Annotated[
-        str | None, typer.Option(help="How many of them, or which, the rollout gets.", show_default="the last two")
+        str | None,
+        typer.Option(help="How many of them, or which, for the rollout.", show_default="the last two"),
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="A real checkpoint for the GPUs, instead of the tiny one.")] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Print both command lines and start nothing.")] = False,
+    model: Annotated[
+        Path | None, typer.Option(help="A real checkpoint for the GPUs, instead of the tiny one.")
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Print both command lines and start nothing.")
+    ] = False,
 ) -> None:
-    """Run the pinned job as it is, with the fault, and with fault and cure; say whether each ended as it must.
+    """Run the pinned job as it is, with the fault, and with fault and cure; say whether each ended as it
+    must.
 
-    Exit codes: 0 all ended as they must, 1 one did not, 2 wrong usage, wrong packages, too few GPUs, unreadable input or a full
-    disk, 130 and 143 interrupted by Ctrl-C or SIGTERM.
+    Exit codes: 0 all ended as they must, 1 one did not, 2 wrong usage, wrong packages, too few GPUs,
+    unreadable input or a full disk, 130 and 143 interrupted by Ctrl-C or SIGTERM.
     """
     from lockstep.job import session
     from lockstep.job.gpu import GpuOptions
@@ -118,8 +131,8 @@ def diagnose(
 ) -> None:
     """Say from its logs why a job hung: whose group, who waited for whom, the cause, what to do.
 
-    Exit codes: 0 a cause was found, 1 a hang without a known cause, 2 wrong usage or unreadable input, 3 nothing to
-    diagnose.
+    Exit codes: 0 a cause was found, 1 a hang without a known cause, 2 wrong usage or unreadable input, 3
+    nothing to diagnose.
     """
     from lockstep import diagnose as room
 

@@ -1,4 +1,4 @@
-"""The arms on CUDA and NCCL, and SIGSTOP. Needs 4 GPUs and the pinned stack: `nox -s gpu_stress` builds it."""
+"""The arms on CUDA and NCCL, and SIGSTOP. Needs 4 GPUs and the pinned stack (`nox -s gpu_stress`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The pinned ms-swift reads both command lines of the GPU job, with its own argument classes, on a machine that pretends to have the
-GPUs."""
+"""The pinned ms-swift reads both command lines of the GPU job, with its own argument classes, on a machine
+that pretends to have the GPUs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lockstep.job.gpu import gpu_job
-from lockstep.job.ports import free_ports
 from lockstep.job.launch import Ports, rollout_command, trainer_command
+from lockstep.job.ports import free_ports
 from lockstep.job.spec import JobSpec, Layout
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,8 @@ def read(spec: JobSpec, run_dir: Path) -> tuple[list[dict[str, Any]], list[list[
     }
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
     env = quiet | {
-        "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "MODELSCOPE_CACHE": str(run_dir),
+        "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1",
+        "MODELSCOPE_CACHE": str(run_dir),
         "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0]),
     }  # fmt: skip

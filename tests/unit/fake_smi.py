@@ -1,4 +1,5 @@
-"""A machine with GPUs that are not there: an `nvidia-smi` on PATH that answers as the real one does (driver 570)."""
+"""A machine with GPUs that are not there: an `nvidia-smi` on PATH that answers as the real one does (driver
+570)."""
 
 from __future__ import annotations
 

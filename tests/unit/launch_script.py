@@ -1,4 +1,4 @@
-"""The incident's launch script, read as a shell would: variables and arguments of each of its two commands."""
+"""The incident's launch script, as a shell reads it: variables and arguments of both commands."""
 
 from __future__ import annotations
 

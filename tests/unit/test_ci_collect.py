@@ -86,7 +86,8 @@ def test_the_newest_run_without_checkpoints_and_links(tmp_path: Path) -> None:
     found = collected(tmp_path)
     assert set(found) == {
         "MANIFEST.txt", "gone.txt", "summary.json", "control/trainer.command.json",
-        "control/ledgers/trainer-rank-0.jsonl", "control/logs/trainer.log", "control/evidence/rollout-nccl-rank-0",
+        "control/ledgers/trainer-rank-0.jsonl", "control/logs/trainer.log",
+        "control/evidence/rollout-nccl-rank-0",
     }  # fmt: skip
     assert b'"new"' in found["control/ledgers/trainer-rank-0.jsonl"]
     assert found["control/logs/trainer.log"].startswith(b"in .\n")

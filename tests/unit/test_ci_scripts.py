@@ -121,7 +121,8 @@ def test_the_preflight_script_refuses_with_the_reason(tmp_path: Path) -> None:
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process as a job leaves it, in a run of `tmp_path/runs`; deaf to SIGTERM."""
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    code = deaf + "print('up', flush=True); time.sleep(60)"
     (tmp_path / "runs").mkdir()
     env = os.environ | {"LOCKSTEP_RUN_DIR": str(tmp_path / "runs" / "20260101-000000" / "control")}
     started = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
@@ -198,15 +199,16 @@ def test_two_runs_do_not_meet_on_a_host(tmp_path: Path) -> None:
 
 
 ROWS = [
-    {"name": "control", "fault": None, "remedy": None, "expected": "in step", "as_expected": True, "wrong": "",
-     "ledgers": "/l", "verdict": "in step", "sentence": "All agree.", "group": "", "waiting": [], "absent": [],
+    {"name": "control", "fault": None, "remedy": None, "expected": "in step", "as_expected": True,
+     "wrong": "", "ledgers": "/l", "verdict": "in step", "sentence": "All agree.", "group": "", "waiting": [],
+     "absent": [],
      "seconds_to_verdict": 2.5, "seconds": 100.0},
     {"name": "without the fix", "fault": {"name": "late rank"}, "remedy": None, "expected": "stuck",
      "as_expected": False, "wrong": "expected group rollout.dp, got a|b \x1b[31m<b>", "ledgers": "/l",
      "verdict": "stuck", "sentence": "Rank 0 waits.", "group": "rollout.dp", "waiting": [0], "absent": [1],
      "seconds_to_verdict": 5.1, "seconds": 80.0},
-    {"name": "with the fix", "fault": {"name": "late rank"}, "remedy": "independent ranks", "expected": "in step",
-     "as_expected": False, "wrong": "a ledger cannot be read", "ledgers": "/l"},
+    {"name": "with the fix", "fault": {"name": "late rank"}, "remedy": "independent ranks",
+     "expected": "in step", "as_expected": False, "wrong": "a ledger cannot be read", "ledgers": "/l"},
 ]  # fmt: skip
 
 
@@ -244,7 +246,7 @@ def test_no_summary_is_no_success(tmp_path: Path, content: str | None, told: str
 
 
 def test_only_the_standard_library_is_needed() -> None:
-    code = "import sys; sys.path.insert(0, 'src')\nfrom lockstep.ci import collect, leftovers, preflight, summary"
+    code = "import sys; sys.path.insert(0, 'src')\nfrom lockstep.ci import collect, preflight, summary"
     subprocess.run([sys.executable, "-S", "-I", "-c", code], cwd=ROOT, check=True)
 
 

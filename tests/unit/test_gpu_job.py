@@ -81,7 +81,7 @@ def test_recorder_and_ras_are_set_before_torch_starts(dry) -> None:
     for side, prefix in (("rollout", "rollout"), ("rlhf", "trainer")):
         env = sides[side][0]
         assert env["TORCH_FR_BUFFER_SIZE"] == "2000"
-        assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+        assert env["TORCH_NCCL_DUMP_ON_TIMEOUT"] == env["TORCH_NCCL_CUDA_EVENT_CACHE"] == "1"
         assert env["TORCH_FR_DUMP_TEMP_FILE"] == env["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
         assert env["TORCH_FR_DUMP_TEMP_FILE"].endswith(f"/control/evidence/{prefix}-nccl-rank-")
     addresses = {sides[side][0]["NCCL_RAS_ADDR"] for side in sides}

@@ -1,6 +1,8 @@
-"""What the pinned stack lacks on a machine without a GPU, put in at import time. Nothing of this is used on a GPU.
+"""What the pinned stack lacks on a machine without a GPU, put in at import time. Nothing of this is used on a
+GPU.
 
-Each patch names the function it replaces, of which release, and why; one whose target is missing raises `HookError`.
+Each patch names the function it replaces, of which release, and why; one whose target is missing raises
+`HookError`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ _applied = False
 
 
 def rollout_environment(data_parallel: int, tensor_parallel: int, *, first: int = 0) -> dict[str, str]:
-    """vLLM's CPU build: one set of cores for each engine, from the `first` core on, a small cache, no compilation."""
+    """vLLM's CPU build: one set of cores for each engine, from the `first` core on, a small cache, no
+    compilation.
+    """
     cores = sorted(os.sched_getaffinity(0))
     engines = data_parallel * tensor_parallel
     return {
@@ -44,7 +48,9 @@ def apply_trainer() -> None:
 
 
 def apply_client() -> None:
-    """For trainer rank 0, when it has imported its client of the rollout: it connects before it loads any plugin."""
+    """For trainer rank 0, when it has imported its client of the rollout: it connects before it loads any
+    plugin.
+    """
     _gloo_weight_sync("swift.trainers.rlhf_trainer.vllm_client")
 
 
@@ -62,8 +68,9 @@ def _device_count() -> None:
 
 
 def _whole_prefill() -> None:
-    """vLLM 0.11.0 always chunks prefills and caches prefixes; on x86 its CPU kernels for both need Intel's extension for
-    PyTorch, whose import costs every process seconds. Without it: what the same function does on ARM, neither of them.
+    """vLLM 0.11.0 always chunks prefills and caches prefixes; on x86 its CPU kernels for both need Intel's
+    extension for PyTorch, whose import costs every process seconds. Without it: what the same function does
+    on ARM, neither of them.
     """
 
     def set_default_args(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -80,29 +87,33 @@ def _gloo_weight_sync(module: str) -> None:
 
 
 def _bf16() -> None:
-    """transformers 4.57.1 takes bf16 without `--use_cpu` for a mistake; and `--use_cpu` switches DeepSpeed off."""
+    """transformers 4.57.1 takes bf16 without `--use_cpu` for a mistake; and `--use_cpu` switches DeepSpeed
+    off.
+    """
     replace("transformers.training_args:is_torch_bf16_gpu_available", lambda: True)
 
 
 def _memory() -> None:
-    """ms-swift 3.10.3 logs `torch.<device>.max_memory_reserved`, which torch 2.8.0 does not have for the CPU."""
+    """ms-swift 3.10.3 logs `torch.<device>.max_memory_reserved`, which torch 2.8.0 does not have for the CPU.
+    """
     import torch
 
     torch.cpu.max_memory_reserved = lambda device=None: 0
 
 
 def _no_shared_memory_op() -> None:
-    """DeepSpeed 0.17.6 compiles an all-reduce over shared memory, for inference on one host, when it makes its first group on a
-    CPU. The job does not use it, it needs a C++ compiler, and a build that was killed leaves a lock on which the next one waits
-    without end. `build_shm_op` returns None where the operation is not to be had; now it always does.
+    """DeepSpeed 0.17.6 compiles an all-reduce over shared memory, for inference on one host, when it makes
+    its first group on a CPU. The job does not use it, it needs a C++ compiler, and a build that was killed
+    leaves a lock on which the next one waits without end. `build_shm_op` returns None where the operation is
+    not to be had; now it always does.
     """
     replace("deepspeed.comm.torch:build_shm_op", lambda: None)
 
 
 def _whole_gather() -> None:
     """DeepSpeed 0.17.6 gathers several parameters at once and waits for the last of them only
-    (`deepspeed/runtime/zero/partition_parameters.py`, `_allgather_params_coalesced`). On a CUDA stream that is enough; gloo
-    finishes in any order, and a large parameter would be read before it is there.
+    (`deepspeed/runtime/zero/partition_parameters.py`, `_allgather_params_coalesced`). On a CUDA stream that
+    is enough; gloo finishes in any order, and a large parameter would be read before it is there.
     """
 
     def all_gather_into_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -35,7 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def assert_in_step() -> Callable[[Path], Verdict]:
-    """Call it with a run's folder: fails with the verdict's sentence unless all ranks issued the same collectives."""
+    """Call it with a run's folder: fails with the verdict's sentence unless all ranks issued the same
+    collectives.
+    """
 
     def check(folder: Path) -> Verdict:
         from lockstep.ledger import read_directory

@@ -1,7 +1,7 @@
 """Lets the run choose the weight-sync group's port, in the trainer's main rank.
 
-`VLLMClient` (ms-swift 3.10.3, `swift/trainers/rlhf_trainer/vllm_client.py`) takes `group_ports`, 51216 by default, and ms-swift has no
-argument for it: two jobs on one host would meet there.
+`VLLMClient` (ms-swift 3.10.3, `swift/trainers/rlhf_trainer/vllm_client.py`) takes `group_ports`, 51216 by
+default, and ms-swift has no argument for it: two jobs on one host would meet there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 from lockstep.probe.hooks import wrap
 
 PORT = "LOCKSTEP_WEIGHT_SYNC_PORT"
-"""Environment variable: the port, or one for each rollout server with commas between; ms-swift's own default when it is not set."""
+"""Environment variable: the port, or one for each rollout server with commas between; ms-swift's own default
+when it is not set.
+"""
 
 
 def choose_group_port() -> None:

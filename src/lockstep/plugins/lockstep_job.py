@@ -1,8 +1,9 @@
-"""The file that a job loads with `--external_plugins`: puts the probe, and what the run asks for, into ms-swift's processes.
+"""The file that a job loads with `--external_plugins`: puts the probe, and what the run asks for, into
+ms-swift's processes.
 
-ms-swift imports it by path, as `lockstep_job`, in the trainer's ranks, in the rollout's server and in its workers. What to do is
-in the environment, since that reaches every child: `LOCKSTEP_RUN_DIR` (record there), `LOCKSTEP_CPU` (no GPU), `LOCKSTEP_FAULT`
-(go wrong on purpose).
+ms-swift imports it by path, as `lockstep_job`, in the trainer's ranks, in the rollout's server and in its
+workers. What to do is in the environment, since that reaches every child: `LOCKSTEP_RUN_DIR` (record there),
+`LOCKSTEP_CPU` (no GPU), `LOCKSTEP_FAULT` (go wrong on purpose).
 """
 
 from __future__ import annotations

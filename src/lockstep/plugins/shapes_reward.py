@@ -1,4 +1,6 @@
-"""The job's reward function: does the answer contain the solution? Loaded with `--external_plugins`, named `shapes`."""
+"""The job's reward function: does the answer contain the solution? Loaded with `--external_plugins`, named
+`shapes`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ class Shapes(ORM):  # type: ignore[misc]  # an untyped base
     """1.0 for the exact answer, 0.5 when it is in there, less 0.01 a word, so that equal groups are rare."""
 
     def __call__(self, completions: list[str], solution: list[str], **kwargs: Any) -> list[float]:
-        return [self._score(c.strip().lower(), s.strip().lower()) for c, s in zip(completions, solution, strict=True)]
+        return [
+            self._score(c.strip().lower(), s.strip().lower())
+            for c, s in zip(completions, solution, strict=True)
+        ]
 
     @staticmethod
     def _score(answer: str, solution: str) -> float:

@@ -1,8 +1,10 @@
-"""Entry point `torch.backends`: torch calls `register` when it has been imported, in every process of the environment.
+"""Entry point `torch.backends`: torch calls `register` when it has been imported, in every process of the
+environment.
 
-For the one thing that ms-swift's plugins come too late for: trainer rank 0 connects to the rollout, and makes the weight-sync
-group, while it parses its arguments, before it loads any plugin (`RLHFArguments._init_external_vllm`, ms-swift 3.10.3). Does nothing
-in a process that no run of Lockstep has started.
+For the one thing that ms-swift's plugins come too late for: trainer rank 0 connects to the rollout, and makes
+the weight-sync group, while it parses its arguments, before it loads any plugin
+(`RLHFArguments._init_external_vllm`, ms-swift 3.10.3). Does nothing in a process that no run of Lockstep has
+started.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -94,28 +96,31 @@ class FlightRecorder:
         entries: list[Entry] = []
         lost = 0
         for i, dump in enumerate(self._dumps):
-            fresh = [e for e in _load_records(dump(True, False, False)) if e["record_id"] >= self._next[i]]
-            if not fresh:
-                continue
-            lost += fresh[0]["record_id"] - self._next[i]
-            self._next[i] = fresh[-1]["record_id"] + 1
-            entries.extend(_entry(i, e) for e in fresh if not e["is_p2p"])
+            with _collector_off():
+                records = _load(dump(True, False, False)).get("entries", ())
+                fresh = [e for e in records if e["record_id"] >= self._next[i]]
+                if fresh:
+                    lost += fresh[0]["record_id"] - self._next[i]
+                    self._next[i] = fresh[-1]["record_id"] + 1
+                    entries.extend(_entry(i, e) for e in fresh if not e["is_p2p"])
+                del records, fresh
         return entries, lost
 
     def retired(self) -> frozenset[tuple[Pg, int]]:
         """Group and key of every record in the ring whose collective is over."""
-        return frozenset(
-            ((i, int(e["pg_id"])), _key(e))
-            for i, dump in enumerate(self._dumps)
-            for e in _load_records(dump(True, False, False))
-            if e["retired"]
-        )
+        found: set[tuple[Pg, int]] = set()
+        for i, dump in enumerate(self._dumps):
+            with _collector_off():
+                records = _load(dump(True, False, False)).get("entries", ())
+                found.update(((i, int(e["pg_id"])), _key(e)) for e in records if e["retired"])
+                del records
+        return frozenset(found)
 
     def last_with_stacks(self) -> list[dict[str, Any]]:
         """Every record with the Python stack that issued it. Takes milliseconds a record: only for a job that
         hangs.
         """
-        return [e for dump in self._dumps for e in _load_records(dump(True, True, False))]
+        return [e for dump in self._dumps for e in _load(dump(True, True, False)).get("entries", ())]
 
 
 def _load(dump: bytes) -> dict[str, Any]:
@@ -124,18 +129,19 @@ def _load(dump: bytes) -> dict[str, Any]:
     return loaded
 
 
-def _load_records(dump: bytes) -> list[dict[str, Any]]:
-    # A thousand records are ten thousand objects. Made with the garbage collector on, they would soon count
-    # as long-lived and bring on full collections, a tenth of a second each in a process with torch. No other
-    # thread runs while `loads` does.
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    # A thousand records are ten thousand objects. With the garbage collector on, those of a few drains would
+    # count as long-lived and bring on a full collection, a tenth of a second in a process with torch. They
+    # are
+    # gone before it is on again.
     collects = gc.isenabled()
     gc.disable()
     try:
-        records: list[dict[str, Any]] = _load(dump).get("entries", [])
+        yield
     finally:
         if collects:
             gc.enable()
-    return records
 
 
 def _key(e: dict[str, Any]) -> int:

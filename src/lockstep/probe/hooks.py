@@ -1,7 +1,7 @@
 """Wraps functions of the pinned releases where they offer no callback.
 
-Every function that Lockstep wraps or replaces at import time goes through here, named in full, so that a release in which it is
-not there stops with its name instead of watching nothing.
+Every function that Lockstep wraps or replaces at import time goes through here, named in full, so that a
+release in which it is not there stops with its name instead of watching nothing.
 """
 
 from __future__ import annotations
@@ -82,4 +82,6 @@ def _find(where: str) -> tuple[Any, str, Any]:
             owner = getattr(owner, part)
         return owner, name, vars(owner)[name]
     except (ImportError, AttributeError, KeyError) as error:
-        raise HookError(f"{where} is not there ({type(error).__name__}: {error}); is the pinned release installed?") from error
+        raise HookError(
+            f"{where} is not there ({type(error).__name__}: {error}); is the pinned release installed?"
+        ) from error

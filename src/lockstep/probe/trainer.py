@@ -1,4 +1,6 @@
-"""Boundaries of a trainer rank: Hugging Face's callbacks where there are some, two methods of ms-swift where there are none."""
+"""Boundaries of a trainer rank: Hugging Face's callbacks where there are some, two methods of ms-swift where
+there are none.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ MIXIN = "swift.trainers.rlhf_trainer.rollout_mixin:RolloutTrainerMixin"
 class Boundaries(TrainerCallback):  # type: ignore[misc]  # an untyped base
     """Marks what the trainer passes.
 
-    Evaluation and saving have a callback only for their end. They follow a step at once, in this order, and the trainer's own
-    flow callback, which runs before this one, has decided on both by then; so the step's end, or the evaluation's, is the begin.
+    Evaluation and saving have a callback only for their end. They follow a step at once, in this order, and
+    the trainer's own flow callback, which runs before this one, has decided on both by then; so the step's
+    end, or the evaluation's, is the begin.
     """
 
     def __init__(self, probe: Probe) -> None:

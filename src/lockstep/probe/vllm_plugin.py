@@ -1,8 +1,10 @@
-"""Entry point `vllm.general_plugins`: vLLM calls `register` in each of its processes, an engine core among them.
+"""Entry point `vllm.general_plugins`: vLLM calls `register` in each of its processes, an engine core among
+them.
 
-Boundaries and beats of an engine core (vLLM 0.11.0): a wave ends when `DPEngineCoreProc._has_global_unfinished_reqs` says no; a
-step is one `EngineCoreProc._process_engine_step`. The group behind that question is made before any plugin is loaded and outside
-torch's registry, so it is announced when the busy loop begins.
+Boundaries and beats of an engine core (vLLM 0.11.0): a wave ends when
+`DPEngineCoreProc._has_global_unfinished_reqs` says no; a step is one `EngineCoreProc._process_engine_step`.
+The group behind that question is made before any plugin is loaded and outside torch's registry, so it is
+announced when the busy loop begins.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def _role() -> tuple[str, int] | None:
     dp_rank = int(os.environ.get("LOCKSTEP_ROLLOUT_RANK", "0"))
     if name.startswith("EngineCore"):
         tail = name.rpartition("_DP")[2]
-        # One worker has all engine cores behind it when the engine is asynchronous; a core that is no part of vLLM's data
+        # One worker has all engine cores behind it when the engine is asynchronous; a core that is no part of
+        # vLLM's data
         # parallelism is called 0 whatever its worker's rank.
         return "engine core", max(dp_rank, int(tail) if tail.isdigit() else 0)
     if "Worker" in name:

@@ -32,14 +32,18 @@ def count_weight_sync(probe: Probe, side: str, server: int = 0) -> None:
         if type(group).__name__ == "StatelessProcessGroup":
             ranks = tuple(range(group.world_size))
             backend = type(self).__name__
-            counters[id(group)] = probe.count(Group(name, "StatelessProcessGroup", backend, ranks, group.rank))
+            counters[id(group)] = probe.count(
+                Group(name, "StatelessProcessGroup", backend, ranks, group.rank)
+            )
 
     def broadcast(original: Any, self: Any, tensor: Any, src: int, *args: Any, **kwargs: Any) -> Any:
         counter = counters.get(id(self.group))
         if counter is None:
             return original(self, tensor, src, *args, **kwargs)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return counter.call("broadcast", dtype, tensor.numel(), lambda: original(self, tensor, src, *args, **kwargs))
+        return counter.call(
+            "broadcast", dtype, tensor.numel(), lambda: original(self, tensor, src, *args, **kwargs)
+        )
 
     def barrier(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         counter = counters.get(id(self))

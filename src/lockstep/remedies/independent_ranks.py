@@ -1,16 +1,19 @@
-"""Cure for the hang of `swift rollout --vllm_data_parallel_size N`: every data-parallel rank an engine of its own.
+"""Cure for the hang of `swift rollout --vllm_data_parallel_size N`: every data-parallel rank an engine of its
+own.
 
 Take this one file and give it to the rollout:
 
     swift rollout --vllm_data_parallel_size 2 ... --external_plugins independent_ranks.py
 
-For ms-swift 3.10.3 with vLLM 0.11.0, synchronous engine, dense models (tensor parallel size as you like). A dense model's
-data-parallel ranks have nothing to tell each other: vLLM keeps them in lockstep all the same, and a rank whose worker is slow to
-add its requests can be left waiting in the all-reduce of a wave that its peers have not begun. This file takes the ranks out of
-vLLM's data-parallel mode before the engine is made. What stays is what the trainer sees: the same server, the same split of the
-requests, and the same ranks 0..N*TP-1 in the weight-sync group.
+For ms-swift 3.10.3 with vLLM 0.11.0, synchronous engine, dense models (tensor parallel size as you like). A
+dense model's data-parallel ranks have nothing to tell each other: vLLM keeps them in lockstep all the same,
+and a rank whose worker is slow to add its requests can be left waiting in the all-reduce of a wave that its
+peers have not begun. This file takes the ranks out of vLLM's data-parallel mode before the engine is made.
+What stays is what the trainer sees: the same server, the same split of the requests, and the same ranks
+0..N*TP-1 in the weight-sync group.
 
-Not for expert parallelism: there the ranks of one layer hold different experts and must step together. It refuses, saying so.
+Not for expert parallelism: there the ranks of one layer hold different experts and must step together. It
+refuses, saying so.
 
 Replaces, at import: `swift.llm.infer.rollout.SwiftRolloutDeploy.get_infer_engine` (ms-swift 3.10.3).
 """
@@ -28,7 +31,13 @@ from trl.scripts import vllm_serve
 FIRST_RANK = "INDEPENDENT_RANKS_FIRST"
 """Environment variable, from worker to engine: place of the engine's first rank in the weight-sync group."""
 
-_DATA_PARALLEL = ("VLLM_DP_RANK", "VLLM_DP_RANK_LOCAL", "VLLM_DP_SIZE", "VLLM_DP_MASTER_IP", "VLLM_DP_MASTER_PORT")
+_DATA_PARALLEL = (
+    "VLLM_DP_RANK",
+    "VLLM_DP_RANK_LOCAL",
+    "VLLM_DP_SIZE",
+    "VLLM_DP_MASTER_IP",
+    "VLLM_DP_MASTER_PORT",
+)
 
 
 class IndependentRanksError(RuntimeError):
@@ -36,10 +45,12 @@ class IndependentRanksError(RuntimeError):
 
 
 def split(env: Mapping[str, str], tensor_parallel: int) -> tuple[dict[str, str | None], int]:
-    """What to change in a worker's environment, and the place of its engine's first rank in the weight-sync group.
+    """What to change in a worker's environment, and the place of its engine's first rank in the weight-sync
+    group.
 
-    `env` is what ms-swift has set for data-parallel rank r of n (`VLLM_DP_RANK`, `VLLM_DP_SIZE`). A value of None means: unset. The
-    engine gets the r-th `tensor_parallel` devices of those visible; on vLLM's CPU build the same of its sets of cores.
+    `env` is what ms-swift has set for data-parallel rank r of n (`VLLM_DP_RANK`, `VLLM_DP_SIZE`). A value of
+    None means: unset. The engine gets the r-th `tensor_parallel` devices of those visible; on vLLM's CPU
+    build the same of its sets of cores.
     """
     rank, size = int(env["VLLM_DP_RANK"]), int(env["VLLM_DP_SIZE"])
     first = rank * tensor_parallel
@@ -53,8 +64,8 @@ def split(env: Mapping[str, str], tensor_parallel: int) -> tuple[dict[str, str |
             continue
         if len(parts) < size * tensor_parallel:
             raise IndependentRanksError(
-                f"{name}={value} names {len(parts)} of the {size * tensor_parallel} that data parallel size {size} times "
-                f"tensor parallel size {tensor_parallel} needs"
+                f"{name}={value} names {len(parts)} of the {size * tensor_parallel} that data parallel "
+                f"size {size} times tensor parallel size {tensor_parallel} needs"
             )
         changes[name] = separator.join(parts[first : first + tensor_parallel])
     return changes, first
@@ -64,13 +75,14 @@ def refuse_unsuitable(args: Any) -> None:
     """Raises IndependentRanksError for a rollout that this cure does not fit."""
     if args.vllm_enable_expert_parallel:
         raise IndependentRanksError(
-            "expert parallelism spreads the experts of one layer over the data-parallel ranks, so they must step together: "
-            "independent engines would each lack the others' experts. Drop --vllm_enable_expert_parallel or this plugin"
+            "expert parallelism spreads the experts of one layer over the data-parallel ranks, so they must "
+            "step together: independent engines would each lack the others' experts. Drop "
+            "--vllm_enable_expert_parallel or this plugin"
         )
     if args.vllm_use_async_engine:
         raise IndependentRanksError(
-            "the asynchronous engine runs all data-parallel ranks behind one client with a coordinator and does not need "
-            "this plugin. Drop --vllm_use_async_engine or this plugin"
+            "the asynchronous engine runs all data-parallel ranks behind one client with a coordinator and "
+            "does not need this plugin. Drop --vllm_use_async_engine or this plugin"
         )
 
 
@@ -80,7 +92,8 @@ class IndependentWeightSync(rollout.WeightSyncWorkerExtension):  # type: ignore[
     def init_communicator(self, *args: Any, **kwargs: Any) -> None:
         world_group = vllm_serve.get_world_group
         first = int(os.environ[FIRST_RANK])
-        # trl 0.24.0 asks only for the rank of what this returns. Workers join one at a time, each in a process of its own.
+        # trl 0.24.0 asks only for the rank of what this returns. Workers join one at a time, each in a
+        # process of its own.
         vllm_serve.get_world_group = lambda: _Shifted(world_group().rank + first)
         try:
             super().init_communicator(*args, **kwargs)
@@ -96,7 +109,9 @@ class _Shifted:
 def _install() -> None:
     deploy = rollout.SwiftRolloutDeploy
     if not hasattr(deploy, "get_infer_engine") or not hasattr(vllm_serve, "get_world_group"):
-        raise IndependentRanksError("made for ms-swift 3.10.3 and trl 0.24.0: SwiftRolloutDeploy.get_infer_engine is not there")
+        raise IndependentRanksError(
+            "made for ms-swift 3.10.3 and trl 0.24.0: SwiftRolloutDeploy.get_infer_engine is not there"
+        )
     original = deploy.get_infer_engine
 
     @functools.wraps(original)

@@ -171,7 +171,7 @@ def main() -> int:
     parser.add_argument(
         "--pairs", type=int, default=6, help="pairs of blocks, one with and one without the probe"
     )
-    parser.add_argument("--steps", type=int, default=3, help="steps in a block")
+    parser.add_argument("--steps", type=int, default=2, help="steps in a block")
     parser.add_argument("--compute", type=float, default=1.0, help="seconds that a step computes")
     parser.add_argument("--collectives", type=int, default=80, help="collectives in a step")
     parser.add_argument("--ring", type=int, default=1000, help="records that the flight recorder keeps")

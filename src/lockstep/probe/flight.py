@@ -133,8 +133,7 @@ def _load(dump: bytes) -> dict[str, Any]:
 def _collector_off() -> Iterator[None]:
     # A thousand records are ten thousand objects. With the garbage collector on, those of a few drains would
     # count as long-lived and bring on a full collection, a tenth of a second in a process with torch. They
-    # are
-    # gone before it is on again.
+    # are gone before it is on again.
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -24,12 +24,16 @@ def rollout_environment(data_parallel: int, tensor_parallel: int, *, first: int 
     """
     cores = sorted(os.sched_getaffinity(0))
     engines = data_parallel * tensor_parallel
-    return {
+    env = {
         DEVICES: str(engines),
         "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cores[(first + i) % len(cores)]) for i in range(engines)),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "TORCHDYNAMO_DISABLE": "1",
     }
+    if tensor_parallel > 1:
+        # An engine's processes spin while they wait for each other, and the trainer needs the same cores.
+        env["VLLM_SLEEP_WHEN_IDLE"] = "1"
+    return env
 
 
 def trainer_environment() -> dict[str, str]:

@@ -15,8 +15,8 @@ import torch.distributed as dist  # noqa: E402
 from lockstep.probe.core import Probe  # noqa: E402
 from lockstep.verdict import Kind  # noqa: E402
 
-HANG_S = 9.0
-"""How long ranks that hang are left to: two pulses, then the settling time of 3 s, on a slow machine."""
+HANG_S = 12.0
+"""How long ranks that hang are left to: a few pulses, then the settling time of 3 s, on a busy machine."""
 
 
 def _line(text: str) -> int:

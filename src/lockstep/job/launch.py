@@ -175,8 +175,8 @@ def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> di
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        # torch's default, and it must stay so: the recorder's entries hold bare pointers to CUDA events, and a
-        # dump asks those without the recorder's lock (`dump_entries`). Events of the cache are never freed.
+        # torch's default, and it must stay so: the recorder holds bare pointers to CUDA events, which
+        # a dump asks without its lock (`FlightRecorder::dump_entries`). Events of the cache are not freed.
         "TORCH_NCCL_CUDA_EVENT_CACHE": "1",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_DUMP_TEMP_FILE": dumps,

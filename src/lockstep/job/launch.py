@@ -16,7 +16,9 @@ from lockstep.probe.attach import DIRECTORY
 
 HOST = "127.0.0.1"
 RING = {"cpu": "1000", "cuda": "2000"}
-"""Records in torch's flight recorder. Each read takes all of them (12 ms of CPU time a thousand), so no more than needed."""
+"""Records in torch's flight recorder. Each read takes all of them (12 ms of CPU time a thousand), so no more
+than needed.
+"""
 PLUGINS = Path(plugins.__file__).parent
 
 

@@ -18,8 +18,6 @@ OPS = [
 ]
 IDLE = ["vllm/v1/engine/core.py:739 _process_input_queue"]
 WAITS = ["vllm/forward_context.py:113 num_tokens_across_dp"]
-SERVES = ["swift/llm/infer/rollout.py:210 llm_worker"]
-INFERS = ["swift/llm/infer/infer_engine/grpo_vllm_engine.py:120 infer"]
 
 
 def digest(runs: list[list[int]]) -> str:
@@ -169,44 +167,60 @@ def test_living_trainers_that_do_not_move_are(tmp_path: Path) -> None:
 # -- causes of a hang of the rollout
 
 
-def engines(late: int, worker_of_idle: tuple[int, list[str]]) -> list[File]:
-    """Engine `late` waits in the group; the other one is idle, its worker has ended so many generations."""
+def engines(late: int, *of_idle: str, still_adds: bool = False) -> list[File]:
+    """Engine `late` waits in the group; the other one is idle, whose worker has passed `of_idle` last."""
     idle = 1 - late
-    ended, at = worker_of_idle
     cores = [File("rollout", "engine core", rank).group("rollout.dp", rank) for rank in (0, 1)]
     workers = [File("rollout", "worker", rank) for rank in (0, 1)]
     for worker in workers:
-        worker.passes(2.0, "generate begin", 1).passes(3.0, "generate end", 1).passes(
-            5.0, "generate begin", 2
-        )
-    if ended == 2:
-        workers[idle].passes(6.0, "generate end", 2)
+        for n, t in ((1, 2.0), (2, 5.0)):
+            worker.passes(t, "generate begin", n)
+            if n == 1:
+                worker.passes(t + 0.5, "requests added", n).passes(t + 1.0, "generate end", n)
+    if not still_adds:
+        workers[late].passes(6.0, "requests added", 2)
+    for name in of_idle:
+        workers[idle].passes(6.0, name, 1 if name == "generate failed" else 2)
     for t in range(8, 30, 2):
         wait = {"g": 0, "seq": 4, "op": "all_reduce", "dtype": "Int", "n": 2}
         cores[late].pulse(float(t), 4, 3, at=WAITS, w=wait)
         cores[idle].pulse(float(t), 3, at=IDLE)
-        workers[late].add("pulse", float(t), c={}, beat=0, cpu=0.0, park="poll", at=INFERS)
-        workers[idle].add("pulse", float(t), c={}, beat=0, cpu=0.0, park="read", at=at)
+        for worker in workers:
+            worker.add("pulse", float(t), c={}, beat=0, cpu=0.0, park="futex", at=["x.py:1 wait"])
     return [*cores, *workers]
 
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_whose_worker_has_answered_has_left_the_wave(tmp_path: Path, late: int) -> None:
-    found = verdict(tmp_path, *engines(late, (2, SERVES)))
+    found = verdict(tmp_path, *engines(late, "requests added", "generate end"))
     assert found.kind is Kind.STUCK
     assert found.absent == (1 - late,)
     assert found.cause == "offline-wave-race"
 
 
 def test_whose_worker_failed_got_no_work(tmp_path: Path) -> None:
-    found = verdict(tmp_path, *engines(1, (1, SERVES)))
-    assert found.absent == (0,)
+    found = verdict(tmp_path, *engines(1, "generate failed"))
+    assert (found.kind, found.absent) == (Kind.STUCK, (0,))
     assert found.cause == "request-failed"
     assert "rollout worker 0 failed in generation 2" in found.evidence[0]
 
 
-def test_a_worker_that_still_adds_has_not_failed(tmp_path: Path) -> None:
-    assert verdict(tmp_path, *engines(1, (1, INFERS))).cause != "request-failed"
+def test_a_worker_that_still_prepares_its_requests_is_slow(tmp_path: Path) -> None:
+    """Its threads load images for 20 s, say; the other worker's engine waits for its engine meanwhile."""
+    assert verdict(tmp_path, *engines(1)).kind is not Kind.STUCK
+
+
+def test_a_worker_that_still_adds_holds_the_verdict_back_for_a_while_only(tmp_path: Path) -> None:
+    files = engines(1, "requests added", "generate end", still_adds=True)
+    assert verdict(tmp_path, *files).kind is not Kind.STUCK
+    (tmp_path / "later").mkdir()
+    assert verdict(tmp_path / "later", *files, sleep_limit_s=15.0).kind is Kind.STUCK
+
+
+def test_a_silent_worker_holds_nothing_back(tmp_path: Path) -> None:
+    files = engines(1)
+    del files[2].lines[-8:]
+    assert verdict(tmp_path, *files).kind is Kind.STUCK
 
 
 # -- causes of a hang of the trainer and of the weight sync

@@ -31,6 +31,7 @@ INSIDE: dict[str, dict[tuple[str, str], str]] = {
     "rank dies": {RANK: "rank_trouble:dies"},
     "late rank": {WORKER: "late_rank:arm"},
     "broken image": {WORKER: "requests:broken_image"},
+    "slow images": {WORKER: "requests:slow_images"},
     "prompt over the limit": {WORKER: "requests:over_limit"},
     "weight sync reaches one worker": {WORKER: "weight_sync:lost"},
     "client gives up": {RANK: "client:gives_up", WORKER: "client:answers_late"},

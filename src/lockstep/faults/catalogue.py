@@ -180,7 +180,7 @@ FAULTS = [
         "a loaded machine, a debugger, a container's freezer",
         Expected(Kind.STUCK, DP, 1, cause="offline-wave-race"),
         "the same hang with nothing patched: SIGSTOP for some seconds while rank 0's worker adds requests",
-        outside=partial(stop_worker, rank=0, generation=2, run_s=0.06, stop_s=3.0, times=40),
+        outside=partial(stop_worker, rank=0, generation=2, run_s=0.004, stop_s=1.5, times=40),
     ),
     Fault(
         "broken image",
@@ -197,6 +197,14 @@ FAULTS = [
         Expected(Kind.STUCK, DP, 0, cause="request-failed"),
         "as above",
         {"rank": 0, "generation": 2, "words": 600},
+    ),
+    Fault(
+        "slow images",
+        "rollout",
+        "images that a worker fetches from a slow server",
+        Expected(Kind.IN_STEP),
+        "rank 0's engine waits for rank 1's, whose worker still prepares its requests: slow, not wrong",
+        {"rank": 1, "generation": 2, "seconds": 3.0},
     ),
     Fault(
         "engine core killed",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,27 @@ def over_limit(rank: int, generation: int, words: int) -> None:
         message["content"] += " colour" * words
 
     _first_request(rank, generation, "gets a prompt over the limit", damage)
+
+
+def slow_images(rank: int, generation: int, seconds: float) -> None:
+    """DP rank `rank`'s worker takes `seconds` for each request of its `generation`-th generation before it
+    adds the first one; in other threads, as for images that it fetches. Slow, not wrong.
+    """
+    begun = 0
+
+    def infer(original: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return original(*args, **kwargs)
+
+    def encode(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if begun == generation and int(os.environ.get(WORKER_RANK, "-1")) == rank:
+            tell(f"rank {rank}'s worker takes {seconds} s for a request of generation {generation}")
+            time.sleep(seconds)
+        return original(*args, **kwargs)
+
+    wrap(f"{ENGINE}.infer", infer)
+    wrap("swift.llm.template.base:Template.encode", encode)
 
 
 def _first_request(rank: int, generation: int, what: str, damage: Callable[[Any], None]) -> None:

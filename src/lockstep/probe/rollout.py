@@ -45,14 +45,32 @@ def watch_worker() -> None:
             watch_weights(probe)  # the engine is in this process
         return original(*args, **kwargs)
 
+    adding = False
+
     def generate(original: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal adding
         probe = current()
         if probe is None:
             return original(*args, **kwargs)
         probe.boundary("generate begin")
-        result = original(*args, **kwargs)
+        adding = True
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            probe.boundary("generate failed")
+            raise
+        finally:
+            adding = False
         probe.boundary("generate end")
         return result
+
+    def step(original: Any, *args: Any, **kwargs: Any) -> Any:
+        """The worker asks for answers only when it has added all its requests."""
+        nonlocal adding
+        if adding and (probe := current()) is not None:
+            adding = False
+            probe.boundary("requests added")
+        return original(*args, **kwargs)
 
     def add(original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -62,4 +80,5 @@ def watch_worker() -> None:
 
     wrap("swift.llm.infer.rollout:SwiftRolloutDeploy.get_infer_engine", make)
     wrap(f"{ENGINE}.infer", generate)
+    wrap("vllm.v1.engine.llm_engine:LLMEngine.step", step)
     wrap("swift.llm.infer.infer_engine.vllm_engine:VllmEngine._add_request", add)

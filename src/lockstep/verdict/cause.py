@@ -15,7 +15,6 @@ UNKNOWN = "unknown"
 
 _WAVE_GROUPS = ("rollout.dp", "rollout.dp.cpu", "rollout.unfinished")
 _IDLE_ENGINE = "_process_input_queue"
-_GENERATING = "grpo_vllm_engine.py"
 _MODEL = "/modeling_"  # how transformers names the file of a model
 _GATHERS = ("all_gather", "reduce_scatter")
 
@@ -72,7 +71,7 @@ def _wave(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, 
     }
     if not idle or any(view.rank not in workers for view in idle):
         return UNKNOWN, ()
-    failed = [view for view in idle if _left_open(workers[view.rank])]
+    failed = [view for view in idle if _failed(workers[view.rank])]
     if failed:
         return "request-failed", tuple(
             f"{worker.label} failed in generation {worker.passed['generate begin']}, its engine got no work"
@@ -84,10 +83,8 @@ def _wave(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, 
     )
 
 
-def _left_open(worker: Ledger) -> bool:
-    """Whether the worker is out of a generation that it never ended."""
-    generating = worker.pulse is not None and any(_GENERATING in frame for frame in worker.pulse.at)
-    return worker.passed.get("generate begin", 0) > worker.passed.get("generate end", 0) and not generating
+def _failed(worker: Ledger) -> bool:
+    return bool(worker.boundaries) and worker.boundaries[-1].name == "generate failed"
 
 
 def _trainer(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:

@@ -103,12 +103,16 @@ class _Case:
         )
 
     def _sleeps(self, hang: Hang, window: Window) -> bool:
-        """Whether an absent rank, or a worker that may give it work, is in a sleep that ends by itself."""
+        """Whether an absent rank, or a worker that may give it work, is in a sleep that ends by itself, or
+        such a worker still prepares its requests.
+        """
         feeders = [
             x
             for x in self.ledgers
             if hang.group.side != "trainer" and x.process and x.process.role == "worker"
         ]
+        if any(_prepares(x) and silent_for(x, self.now) is None for x in feeders):
+            return True
         suspects = [hang.group.members[rank].ledger for rank in hang.absent] + feeders
         pulses = [x.pulse_at(window.end) for x in suspects if x.ended is None]
         return any(pulse is not None and pulse.w is None and pulse.park in PASSES for pulse in pulses)
@@ -278,6 +282,13 @@ class _Case:
         if not self.ledgers and not texts:
             texts.append("there is no ledger")
         return self._base(Kind.INCOMPLETE, f"no claim: {'; '.join(texts)}")
+
+
+def _prepares(worker: Ledger) -> bool:
+    """Whether a worker has begun a generation and not yet added all of its requests to its engine."""
+    last = worker.boundaries[-1] if worker.boundaries else None
+    waiting = worker.pulse is not None and worker.pulse.w is not None
+    return worker.ended is None and last is not None and last.name == "generate begin" and not waiting
 
 
 def _terminated(ledger: Ledger) -> bool:

@@ -1,4 +1,4 @@
-"""Flight recorder dumps as torch writes them, byte for byte, of jobs that went wrong in a known way."""
+"""Flight recorder dumps as torch lays them out, of jobs that went wrong in a known way."""
 
 from __future__ import annotations
 

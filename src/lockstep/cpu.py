@@ -98,7 +98,7 @@ def _bf16() -> None:
 
 
 def _memory() -> None:
-    """ms-swift 3.10.3 logs `torch.<device>.max_memory_reserved`, which torch 2.8.0 does not have for the CPU."""
+    """ms-swift 3.10.3 logs `torch.<device>.max_memory_reserved`, which torch 2.8.0 lacks for the CPU."""
     import torch
 
     torch.cpu.max_memory_reserved = lambda device=None: 0

@@ -101,7 +101,7 @@ def test_an_engine_core_that_is_killed_in_a_generation(model: Path, tmp_path: Pa
     outcome = run(small_job(model), tmp_path / "run", killed)
     assert killed.seconds() < 30
     log = tmp_path / "run" / "logs" / "rollout-engine_core-1.log"
-    assert f"the rollout engine core 1 (pid {killed.pid}) was killed; its log is {log}" in outcome.failure
+    assert f"the rollout engine core 1 (pid {killed.pid}) died; its log is {log}" in outcome.failure
     assert outcome.verdict.kind in (Kind.INCOMPLETE, Kind.DIVERGED)
 
 

@@ -147,7 +147,7 @@ def test_a_worker_that_is_killed_is_told_with_its_log(run: Runner) -> None:
     outcome = run(["spawn", "serve", "sleep", "2", "kill-worker", "hang"], ["wait", "hang"])
     assert outcome.failure.startswith("the rollout worker 0 (pid ")
     assert outcome.failure.endswith(
-        f") was killed; its log is {run.run_dir / 'logs' / 'rollout-worker-0.log'}"
+        f") died; its log is {run.run_dir / 'logs' / 'rollout-worker-0.log'}"
     )
     assert outcome.seconds < 20
 
@@ -185,10 +185,19 @@ def test_a_trainer_that_fails_for_the_rollouts_sake_names_that(run: Runner) -> N
 def test_a_trainer_that_fails_because_a_worker_died_names_that_first(run: Runner) -> None:
     outcome = run(
         ["spawn", "serve", "sleep", "2", "kill-worker", "hang"],
-        ["wait", "sleep", "2.5", "say", "RuntimeError: x", "exit", "1"],
+        ["wait", "ledger", "pulse", "sleep", "3.5", "say", "RuntimeError: x", "exit", "1"],
     )
     assert outcome.failure.startswith("the rollout worker 0 (pid ")
     assert "; the trainer ended with status 1: RuntimeError: x (" in outcome.failure
+
+
+def test_what_dies_after_the_trainer_is_no_reason(run: Runner) -> None:
+    outcome = run(
+        ["spawn", "serve", "sleep", "2.5", "kill-worker", "hang"],
+        ["wait", "ledger", "sleep", "2", "ledger-end", "say", "ValueError: x", "sleep", "3", "exit", "1"],
+    )
+    assert outcome.failure.startswith("the trainer ended with status 1: ValueError: x (")
+    assert "worker" not in outcome.failure
 
 
 def test_a_trainer_that_does_not_exit_is_given_up(run: Runner) -> None:

@@ -33,7 +33,7 @@ class Losses:
         self._lost: dict[int, Loss] = {}
 
     def look(self, processes: Sequence[ProcessInfo], ledgers: Sequence[Ledger], now: float) -> list[Loss]:
-        """Everything lost so far. `now` is in seconds on any clock."""
+        """Everything lost so far. `now` is in seconds since the epoch."""
         live = {p.pid: p for p in processes if p.command == "rollout" and p.state != "zombie"}
         recorded = {x.process.pid: x for x in ledgers if x.process and x.process.side == "rollout"}
         for pid, process in live.items():

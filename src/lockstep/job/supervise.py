@@ -20,7 +20,7 @@ from lockstep.job.ports import free_ports, release_ports
 from lockstep.job.processes import Command as Running
 from lockstep.job.processes import ProcessTree, WardenLostError
 from lockstep.job.spec import JobSpec
-from lockstep.ledger import LedgerError, LedgerTail
+from lockstep.ledger import Ledger, LedgerError, LedgerTail
 from lockstep.verdict import Kind, Verdict, judge
 
 POLL_S = 0.5
@@ -215,8 +215,9 @@ class _Watch:
             return full
         if self._finished_at is not None:
             return ""
-        self._lost = self._losses.look(processes, self._tail.ledgers, self._age())
-        if any(self._age() - loss.t >= LOSS_S for loss in self._lost):
+        self._lost = self._losses.look(processes, self._tail.ledgers, time.time())
+        broken_off = any(ledger.ended is not None for ledger in self._trainers())
+        if not broken_off and any(time.time() - loss.t >= LOSS_S for loss in self._lost):
             return "; ".join(map(self._loss_text, self._lost))
         return ""
 
@@ -249,8 +250,10 @@ class _Watch:
         if status == 0:
             self._tail.refresh()
             return self._outcome(self._judge(None), time.monotonic() - ended)
-        self._lost = self._losses.look(self._tree.pids(), self._tail.ledgers, self._age())
         trainer = self._ended_text("trainer", f"ended with status {status}")
+        # An engine may end because the weight sync's other end is gone: no reason, and not worth a word.
+        silent = min((x.ended or x.last_t for x in self._trainers()), default=0.0)
+        self._lost = [loss for loss in self._lost if loss.t < silent]
         texts = [self._full_disk(), *map(self._loss_text, self._lost), trainer]
         if _SERVER_ERROR in trainer and not self._lost:
             texts.append(f"in the rollout: {evidence.last_error(self._dir / 'logs', 'rollout')}")
@@ -269,8 +272,11 @@ class _Watch:
             return f"a worker of the rollout (pid {loss.pid}) ended: {evidence.last_error(logs, 'rollout')}"
         log = evidence.own_log(logs, loss.label)
         if not loss.by_itself:
-            return f"the {loss.label} (pid {loss.pid}) was killed; its log is {log}"
+            return f"the {loss.label} (pid {loss.pid}) died; its log is {log}"
         return f"the {loss.label} (pid {loss.pid}) ended: {evidence.error_in(log) or f'its log is {log}'}"
+
+    def _trainers(self) -> list[Ledger]:
+        return [x for x in self._tail.ledgers if x.process and x.process.side == "trainer"]
 
     def _collect(self) -> None:
         evidence.collect(self._tree, self._dir)

@@ -169,7 +169,13 @@ def runner_ends(folder: Path, how: signal.Signals, when: Callable[[list[Ledger]]
     for shared in ("models", "cache"):
         (folder / shared).symlink_to(ROOT / ".lockstep" / shared)
     with subprocess.Popen(
-        argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        argv,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell that runs these tests in the background has made them, and so the runner, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as runner:
         assert runner.stdout is not None
         deadline = time.monotonic() + 240

@@ -146,9 +146,7 @@ def test_a_worker_that_dies_at_start_up_is_told_though_its_server_waits(run: Run
 def test_a_worker_that_is_killed_is_told_with_its_log(run: Runner) -> None:
     outcome = run(["spawn", "serve", "sleep", "2", "kill-worker", "hang"], ["wait", "hang"])
     assert outcome.failure.startswith("the rollout worker 0 (pid ")
-    assert outcome.failure.endswith(
-        f") died; its log is {run.run_dir / 'logs' / 'rollout-worker-0.log'}"
-    )
+    assert outcome.failure.endswith(f") died; its log is {run.run_dir / 'logs' / 'rollout-worker-0.log'}")
     assert outcome.seconds < 20
 
 
@@ -182,10 +180,13 @@ def test_a_trainer_that_fails_for_the_rollouts_sake_names_that(run: Runner) -> N
     assert "; in the rollout: ValueError: this prompt is too long (" in outcome.failure
 
 
-def test_a_trainer_that_fails_because_a_worker_died_names_that_first(run: Runner) -> None:
+def test_a_trainer_that_fails_because_a_worker_died_names_that_first(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "LOSS_S", 30.0)
     outcome = run(
         ["spawn", "serve", "sleep", "2", "kill-worker", "hang"],
-        ["wait", "ledger", "pulse", "sleep", "3.5", "say", "RuntimeError: x", "exit", "1"],
+        ["wait", "ledger", "pulse", "sleep", "5", "say", "RuntimeError: x", "exit", "1"],
     )
     assert outcome.failure.startswith("the rollout worker 0 (pid ")
     assert "; the trainer ended with status 1: RuntimeError: x (" in outcome.failure

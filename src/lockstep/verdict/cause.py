@@ -48,7 +48,8 @@ def _gone(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[str,
     if verdict.kind is Kind.INCOMPLETE:
         return (f"{verdict.lost} was gone first",) if verdict.lost else ()
     if verdict.kind is Kind.STUCK:
-        waited_for = [v for v in verdict.ranks if v.state == "absent" and (v.ended or v.silent_s is not None)]
+        absent = [v for v in verdict.ranks if v.state == "absent" and (v.issued or 0) < (verdict.seq or 0)]
+        waited_for = [view for view in absent if view.ended or view.silent_s is not None]
         return tuple(f"{v.process} {'has ended' if v.ended else 'is silent'}" for v in waited_for)
     if verdict.kind is Kind.STALLED:
         return tuple(f"{x.label} is silent" for x in ledgers if silent_for(x, now) is not None)

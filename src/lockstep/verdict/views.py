@@ -11,7 +11,7 @@ from .groups import JobGroup, Member
 from .hang import Hang, open_boundary
 from .model import BoundaryView, GroupView, RankState, RankView
 from .sentence import innermost, operation_text
-from .stillness import silent_for
+from .stillness import PULSE_S, silent_for
 from .streams import operation_at
 
 
@@ -134,9 +134,16 @@ def _view(
         where=innermost(pulse),
         park=pulse.park if pulse else None,
         silent_s=silent_for(ledger, now),
-        ended=ledger.ended is not None,
+        ended=_ended(ledger, at),
         waits_elsewhere=elsewhere,
     )
+
+
+def _ended(ledger: Ledger, at: float) -> bool:
+    """Whether it had ended by then; who was told to end with everyone else, at the last, had not."""
+    if ledger.ended is None:
+        return False
+    return ledger.ended_by != "SIGTERM" or ledger.ended < at - PULSE_S
 
 
 def _elsewhere(member: Member, groups: Sequence[JobGroup], at: float) -> str | None:

@@ -156,4 +156,4 @@ def test_text_for_people_has_the_conclusion_first() -> None:
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
     assert "\x1b" not in text
     assert f"{LOGS / 'incident.log'}:7" in text
-    assert "not yet measured" in text
+    assert "docs/remedies.md" in text

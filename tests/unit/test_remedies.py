@@ -96,7 +96,7 @@ def test_page_tells_what_happened_and_what_was_not_run(tmp_path: Path) -> None:
 
 
 def test_the_page_of_the_repository_agrees_with_the_data() -> None:
-    """What docs/remedies.md says of a remedy is what the data expects, or the page says that it is not."""
+    """What docs/remedies.md says of a remedy is what the data says was measured."""
     text = (Path(__file__).parents[2] / "docs" / "remedies.md").read_text()
     for remedy in TRIED:
         line = next(line for line in text.splitlines() if line.startswith(f"| {remedy.name} |"))

@@ -43,7 +43,6 @@ class Change:
 class Tried(Remedy):
     """A remedy that is tried on the job with the late-rank fault."""
 
-    measured: str = "what became of the whole job on a CPU: docs/remedies.md"
     kind: Literal["plugin", "setting", "none"] = "setting"
     change: Change = field(default_factory=Change)
     helps: bool = True

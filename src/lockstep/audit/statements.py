@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Node
 
 from lockstep.audit.assign import assign, declare
 from lockstep.audit.model import AuditError, Command, Place, Setting, Word, unknown
 from lockstep.audit.scope import Scope
+from lockstep.audit.syntax import PARSE_LIMIT_S, parse
 from lockstep.audit.words import Expander, Text
 
 MAX_STEPS = 20_000
 """Statements followed in one script; a script that needs more is made by a program, or to do harm."""
-PARSE_LIMIT_S = 10.0
-"""A launch script takes milliseconds; thousands of heredocs that never end would take minutes."""
-_CHUNK = 1 << 16
 _MAX_DEPTH = 60
 _MAX_TURNS = 16
 _BLOCKS = frozenset(
@@ -31,7 +27,6 @@ _BLOCKS = frozenset(
         "parenthesized_expression",
     )
 )
-_LANGUAGE = Language(tree_sitter_bash.language())
 
 
 @dataclass(slots=True)
@@ -57,20 +52,6 @@ class Where:
     inside: str = ""
     wrapped: bool = False
     text_from: tuple[str, ...] = ()
-
-
-def parse(data: bytes, limit_s: float = PARSE_LIMIT_S) -> Node | None:
-    """The syntax tree of a script, errors included as nodes; None where that takes longer than `limit_s`."""
-    end = time.monotonic() + limit_s
-    parser = Parser(_LANGUAGE)
-    try:
-        tree = parser.parse(
-            lambda offset, _: data[offset : offset + _CHUNK],
-            progress_callback=lambda _, __: time.monotonic() > end,
-        )
-    except ValueError:
-        return None
-    return tree.root_node
 
 
 class Statements:

@@ -106,7 +106,7 @@ class Movement:
         self.busy.clear()
 
     def pulsed(self, before: Pulse | None, pulse: Pulse) -> None:
-        if before is None or pulse.c != before.c or pulse.beat != before.beat:
+        if before is None or _issued(pulse) != _issued(before) or pulse.beat != before.beat:
             self.progressed(pulse.t)
         elif pulse.w is None and (pulse.at != before.at or _ran(before, pulse)):
             self._ran_in(Busy(before.t, pulse.t, before))
@@ -119,6 +119,13 @@ class Movement:
         if len(self.busy) > _BUSY_KEPT:
             first, second = self.busy[:2]
             self.busy[:2] = [Busy(first.start, second.end, first.before)]
+
+
+def _issued(pulse: Pulse) -> dict[int, int]:
+    """Counts of what was issued. A completion alone is no progress: it follows from what a peer has issued, or
+    the collective failed because the peer is gone.
+    """
+    return {g: pair[0] for g, pair in pulse.c.items()}
 
 
 def _ran(before: Pulse, pulse: Pulse) -> bool:

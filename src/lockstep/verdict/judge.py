@@ -185,8 +185,10 @@ class _Case:
     # -- the rest
 
     def _finished(self) -> Verdict:
-        self.problems += self._cut_short()
-        ends = self._ends()
+        cut_short = self._cut_short()
+        self.problems += cut_short
+        files = {problem.file for problem in cut_short}
+        ends = [d for d in self._ends() if not any(d.group.members[r].ledger.path in files for r in d.absent)]
         if ends:
             return self._diverged(ends)
         if self.problems:

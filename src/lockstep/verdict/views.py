@@ -141,7 +141,7 @@ def _view(
 
 def _ended(ledger: Ledger, at: float) -> bool:
     """Whether it had ended by then; who was told to end with everyone else, at the last, had not."""
-    if ledger.ended is None:
+    if ledger.ended is None or ledger.ended > at:
         return False
     return ledger.ended_by != "SIGTERM" or ledger.ended < at - PULSE_S
 

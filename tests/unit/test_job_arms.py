@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ledgers
 import pytest
 
 from lockstep.job import arms
@@ -111,6 +112,7 @@ def run(
         return end
 
     monkeypatch.setattr(arms, "run_job", run_job)
+    monkeypatch.setattr(arms, "check_again", lambda *_: "")  # these runs leave no ledgers
     told: list[Result] = []
     raised = None
     try:
@@ -164,3 +166,12 @@ def test_an_old_summary_is_not_taken_for_a_new_one(monkeypatch: pytest.MonkeyPat
     _, summary, raised = run(monkeypatch, tmp_path, RuntimeError("a bug"))
     assert summary == []
     assert isinstance(raised, RuntimeError)
+
+
+def test_the_ledgers_alone_must_give_the_same_verdict(tmp_path: Path) -> None:
+    verdict = ledgers.verdict(ledgers.Job(ledgers.incident()), tmp_path)
+    assert verdict.kind is Kind.STUCK
+    outcome = Outcome(verdict, "", 1.0, 1.0, 1.0, 1)
+    assert arms.check_again(outcome, tmp_path) == ""
+    other = arms.check_again(replace(outcome, verdict=replace(verdict, kind=Kind.IN_STEP)), tmp_path)
+    assert "another verdict, 'stuck'" in other

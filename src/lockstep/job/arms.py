@@ -15,7 +15,8 @@ from lockstep.job.home import STAMP
 from lockstep.job.processes import StartError
 from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import JobError, Limits, Outcome, Progress, run_job
-from lockstep.verdict import Kind
+from lockstep.ledger import read_directory
+from lockstep.verdict import Kind, judge
 
 LATE_RANK: dict[str, Any] = {"name": "late rank", "rank": 0, "generation": 3, "seconds": 6.0}
 
@@ -100,7 +101,8 @@ def run_arms(
         try:
             with arm.outside(place) if arm.outside else nullcontext():
                 outcome = run_job(arm.spec, place, limits, progress(arm))
-            result = Result(arm, outcome, check(arm, outcome), place)
+            wrong = check(arm, outcome) or check_again(outcome, place)
+            result = Result(arm, outcome, wrong, place)
         except JobError as error:
             result = Result(arm, None, str(error), place)
         except (StartError, OSError) as error:
@@ -140,6 +142,21 @@ def check(arm: Arm, outcome: Outcome) -> str:
             wrong.append(f"expected {times} x {name!r}, passed {passed.get(name, 0)}")
     wrong.extend(outcome.leftovers)
     return "; ".join(wrong)
+
+
+def check_again(outcome: Outcome, place: Path) -> str:
+    """What the verdict from the ledgers that the run has left says otherwise; empty if it says the same.
+
+    A run that ended as it must is only worth its ledgers if anyone can come to the same verdict by them.
+    """
+    again = judge(read_directory(place))
+    if (again.kind, again.waiting, again.absent) == (
+        outcome.verdict.kind,
+        outcome.verdict.waiting,
+        outcome.verdict.absent,
+    ):
+        return ""
+    return f"its ledgers alone give another verdict, {again.kind.value!r}: {again.sentence}"
 
 
 def write_summary(results: Sequence[Result], path: Path) -> None:

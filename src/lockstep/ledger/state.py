@@ -122,8 +122,8 @@ class Movement:
 
 
 def _issued(pulse: Pulse) -> dict[int, int]:
-    """Counts of what was issued. A completion alone is no progress: it follows from what a peer has issued, or
-    the collective failed because the peer is gone.
+    """Counts of what was issued. A completion alone is no progress: it follows from what a peer has issued,
+    or the collective failed because the peer is gone.
     """
     return {g: pair[0] for g, pair in pulse.c.items()}
 

@@ -150,4 +150,9 @@ def _gloo_communicator() -> type:
             options.rootRank, options.rootTensor = src, 0
             self._gloo.broadcast([tensor], options).wait()
 
+        def __del__(self) -> None:
+            # The store must go before the group closes the socket that the store's server listens on: that
+            # server ends the whole process when it is closed under it. Both of these hold the store.
+            self._named = self._gloo = None
+
     return GlooCommunicator

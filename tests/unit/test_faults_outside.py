@@ -61,7 +61,7 @@ def test_a_worker_is_stopped_from_its_generation_on_and_goes_on(
     passes(path, "generate begin")
     assert within(2, victim.pid, psutil.STATUS_STOPPED)
     watch.join(timeout=5)
-    assert len(watch.did) == 2
+    assert watch.did == ["stopped for 0.3 s in generation 2"] * 2
     assert within(2, victim.pid, psutil.STATUS_SLEEPING)
 
 
@@ -72,6 +72,8 @@ def test_a_worker_is_left_alone_once_it_has_answered(tmp_path: Path, victim: sub
     watch.start()
     time.sleep(0.1)
     passes(path, "generate end")
+    time.sleep(0.8)
+    watch.over.set()
     watch.join(timeout=5)
     assert watch.did == []
 

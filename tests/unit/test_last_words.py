@@ -63,6 +63,14 @@ def test_a_termination_is_told_and_still_terminates(tmp_path: Path, body: str) -
     assert words(tmp_path) == ["SIGTERM"]
 
 
+def test_the_faulthandler_still_has_its_say(tmp_path: Path) -> None:
+    child = start(tmp_path, "os.abort()", before="import faulthandler; faulthandler.enable()")
+    assert child.wait(20) == -signal.SIGABRT
+    assert child.stderr is not None
+    assert b"Fatal Python error: Aborted" in child.stderr.read()
+    assert words(tmp_path) == ["SIGABRT"]
+
+
 def test_an_end_without_a_signal_is_an_end_without_a_name(tmp_path: Path) -> None:
     assert start(tmp_path, "pass").wait(20) == 0
     assert (tmp_path / "words").read_text() == "\n"

@@ -164,6 +164,47 @@ def test_living_trainers_that_do_not_move_are(tmp_path: Path) -> None:
     assert verdict(tmp_path, a, b, server(40)).kind is Kind.STALLED
 
 
+def test_an_engine_that_broke_off_after_a_generation_failed_was_gone_before_the_trainer(
+    tmp_path: Path,
+) -> None:
+    a, b = trainers()
+    core = File("rollout", "engine core", 0).add("pulse", 9.5, c={}, beat=0, cpu=0.0, park="futex", at=[])
+    worker = File("rollout", "worker", 0).passes(5.0, "generate begin", 1).passes(9.8, "generate failed", 1)
+    a.ends(10.0, [0, 1])
+    b.ends(10.4, [0, 1], by="SIGTERM")
+    assert verdict(tmp_path, a, b, core, worker, server(18)).lost == "rollout engine core 0"
+
+
+def test_an_engine_that_may_have_lost_the_trainer_is_not_blamed(tmp_path: Path) -> None:
+    a, b = trainers()
+    core = File("rollout", "engine core", 0).add("pulse", 9.5, c={}, beat=0, cpu=0.0, park="futex", at=[])
+    a.ends(10.0, [0, 1])
+    b.ends(10.4, [0, 1], by="SIGTERM")
+    assert verdict(tmp_path, a, b, core, server(18)).lost == "trainer rank 0"
+
+
+# -- ranks that pass different boundaries
+
+
+def test_ranks_that_went_different_ways_with_the_same_collectives(tmp_path: Path) -> None:
+    a, b = trainers()
+    a.passes(10.0, "eval begin", 1).passes(11.0, "eval end", 1, [0, 2]).ends(12.0, [0, 1])
+    b.passes(10.0, "eval begin", 1).passes(11.0, "generate begin", 1, [0, 3]).ends(12.4, by="SIGTERM")
+    found = verdict(tmp_path, a, b)
+    assert found.kind is Kind.DIVERGED
+    assert "after eval begin 1: rank 0 passed eval end 1; rank 1 passed generate begin 1" in found.sentence
+    assert str(found.agreed) == "eval begin 1"
+    assert found.cause == "rank-dependent-control-flow"
+    assert found.evidence[1] == "trainer rank 1 passed generate begin 1"
+
+
+def test_a_rank_that_passed_less_went_no_other_way(tmp_path: Path) -> None:
+    a, b = trainers()
+    a.passes(10.0, "eval begin", 1).ends(12.0)
+    b.ends(12.4, by="SIGTERM")
+    assert verdict(tmp_path, a, b).kind is Kind.INCOMPLETE
+
+
 # -- causes of a hang of the rollout
 
 

@@ -130,8 +130,11 @@ FAULTS = [
         "extra eval batch",
         "trainer",
         "an evaluation set split unevenly and not padded",
-        Expected(Kind.DIVERGED, WORLD, 1, "all_gather", "step 2", cause="rank-dependent-control-flow"),
-        "one rank evaluates on while its peers train, until gloo aborts; NCCL would hang",
+        Expected(
+            Kind.DIVERGED, WORLD, 1, "generate begin", "generate end", cause="rank-dependent-control-flow"
+        ),
+        "its peers gather their metrics with the same collectives: the ranks exchange what is meant for "
+        "others and one of them fails on it; only the boundaries differ",
         {"rank": 1, "evaluation": 1},
     ),
     Fault(
@@ -179,8 +182,8 @@ FAULTS = [
         "rollout",
         "a loaded machine, a debugger, a container's freezer",
         Expected(Kind.STUCK, DP, 1, cause="offline-wave-race"),
-        "the same hang with nothing patched: SIGSTOP for some seconds while rank 0's worker adds requests",
-        outside=partial(stop_worker, rank=0, generation=2, run_s=0.004, stop_s=1.5, times=40),
+        "the same hang with nothing patched: SIGSTOP again and again while rank 0's worker adds requests",
+        outside=partial(stop_worker, rank=0, generation=2, run_s=0.001, stop_s=1.0, times=200),
     ),
     Fault(
         "broken image",

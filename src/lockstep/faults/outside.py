@@ -8,13 +8,12 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-LOOK_S = 0.005
+LOOK_S = 0.001
 
 
 class FromOutside(threading.Thread):
@@ -30,6 +29,7 @@ class FromOutside(threading.Thread):
         """Set when the job is over: the fault must leave everything alone from then on."""
         self.did: list[str] = []
         """What was done, in words, with the time since the generation began."""
+        self._size, self._text = 0, ""
 
     def __enter__(self) -> FromOutside:
         self.start()
@@ -48,7 +48,9 @@ class FromOutside(threading.Thread):
     def generations(self, edge: str) -> int:
         """How often the worker's ledger says `generate begin` or `generate end`."""
         path = self._ledger("worker")
-        return path.read_text().count(f'"b":"generate {edge}"') if path else 0
+        if path is not None and (size := path.stat().st_size) != self._size:
+            self._size, self._text = size, path.read_text()
+        return self._text.count(f'"b":"generate {edge}"')
 
     def process(self, role: str) -> psutil.Process | None:
         """The process of that role and rank, if its ledger names one that lives and belongs to this run."""
@@ -69,22 +71,21 @@ class FromOutside(threading.Thread):
 def stop_worker(
     run_dir: Path, rank: int, generation: int, run_s: float, stop_s: float, times: int
 ) -> FromOutside:
-    """From the worker's `generation`-th generation on: lets it run for `run_s`, stops it for `stop_s`, up
-    to `times` times.
+    """From the worker's `generation`-th generation on, and in each later one until it has answered: lets it
+    run for `run_s`, stops it for `stop_s`; `times` times in all.
 
-    SIGSTOP and SIGCONT, as a debugger, a container's freezer or a machine without a free core does. Ends
-    with the generation.
+    SIGSTOP and SIGCONT, as a debugger, a container's freezer or a machine without a free core does.
     """
 
     def act(watch: FromOutside) -> None:
         worker = watch.process("worker")
-        begun, done = time.monotonic(), watch.generations("end")
-        for _ in range(times):
-            if worker is None or watch.over.wait(run_s) or watch.generations("end") > done:
-                return
-            watch.did.append(f"stopped for {stop_s} s, {time.monotonic() - begun:.2f} s after the begin")
+        while worker is not None and len(watch.did) < times and not watch.over.wait(run_s):
+            number = watch.generations("begin")
+            if watch.generations("end") >= number:
+                continue
             try:
                 os.kill(worker.pid, signal.SIGSTOP)
+                watch.did.append(f"stopped for {stop_s} s in generation {number}")
                 watch.over.wait(stop_s)
             finally:
                 os.kill(worker.pid, signal.SIGCONT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,5 +59,9 @@ def _note(name: str, twin: str, why: str, row: Row) -> str:
     if row["cause"]:
         lines += [">", f"> cause: {'; '.join((row['cause'], *row['evidence']))}"]
     if row["done_from_outside"]:
-        lines += ["", f"From outside: {'; '.join(row['done_from_outside'])}."]
+        lines += ["", f"From outside: {_times(row['done_from_outside'])}."]
     return "\n".join(lines) + "\n"
+
+
+def _times(done: Sequence[str]) -> str:
+    return "; ".join(f"{what} ({n} times)" if n > 1 else what for what, n in Counter(done).items())

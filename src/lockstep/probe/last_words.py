@@ -28,11 +28,15 @@ def before_signals(close: Callable[[str], None]) -> None:
 
     Leaves a signal alone that the process handles already, and one that it handles itself later on.
     """
-    libc = ctypes.CDLL(None)
-    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    libc.signal.restype = ctypes.c_void_p
-    _before_abort(libc, close)
+    libc = _libc()
     _before_termination(libc, close)
+    before_abort(close)
+
+
+def before_abort(close: Callable[[str], None]) -> None:
+    """The same for SIGABRT alone, for a process that has its own way to end on SIGTERM."""
+    libc = _libc()
+    _before_abort(libc, close)
 
     def leave() -> None:
         """While the interpreter ends, nothing of Python's may be called for a signal any more."""
@@ -41,6 +45,13 @@ def before_signals(close: Callable[[str], None]) -> None:
 
     atexit.register(leave)
     os.register_at_fork(after_in_child=lambda: _forget(libc))
+
+
+def _libc() -> Any:
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal.restype = ctypes.c_void_p
+    return libc
 
 
 def _forget(libc: Any) -> None:
@@ -60,10 +71,19 @@ def _before_abort(libc: Any, close: Callable[[str], None]) -> None:
     # `abort` raises the signal in the thread that calls it and ends the process when the handler has
     # returned. Python's own handlers would run too late: not before the main thread gets back to its
     # interpreter.
-    if signal.getsignal(signal.SIGABRT) is signal.SIG_DFL:
-        handler = _HANDLER(lambda number: close("SIGABRT"))
-        _kept.append(handler)
-        libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+    if signal.getsignal(signal.SIGABRT) is not signal.SIG_DFL:
+        return
+
+    def tell(number: int) -> None:
+        close("SIGABRT")
+        # Raised again it comes when this has returned, to who had it before: the faulthandler, or nobody.
+        libc.signal(signal.SIGABRT, before)
+        libc.raise_(signal.SIGABRT)
+
+    libc.raise_ = getattr(libc, "raise")
+    handler = _HANDLER(tell)
+    _kept.append(handler)
+    before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
 
 
 def _before_termination(libc: Any, close: Callable[[str], None]) -> None:

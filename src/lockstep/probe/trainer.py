@@ -21,9 +21,9 @@ MIXIN = "swift.trainers.rlhf_trainer.rollout_mixin:RolloutTrainerMixin"
 class Boundaries(TrainerCallback):  # type: ignore[misc]  # an untyped base
     """Marks what the trainer passes.
 
-    Evaluation and saving have a callback only for their end. They follow a step at once, in this order, and
-    the trainer's own flow callback, which runs before this one, has decided on both by then; so the step's
-    end, or the evaluation's, is the begin.
+    Evaluation and saving have no callback for their begin. They follow a step at once, in this order, and the
+    trainer's own flow callback, which runs before this one, has decided on both by then; so the step's end,
+    or the evaluation's, is the begin. An evaluation ends with its last batch: what follows are its metrics.
     """
 
     def __init__(self, probe: Probe) -> None:
@@ -41,11 +41,15 @@ class Boundaries(TrainerCallback):  # type: ignore[misc]  # an untyped base
         elif control.should_save:
             self._probe.boundary("save begin", state.global_step)
 
+    def evaluated(self, step: int) -> None:
+        """The evaluation's last batch is done."""
+        if self._evaluating:
+            self._probe.boundary("eval end", step)
+
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._evaluating:
             return
         self._evaluating = False
-        self._probe.boundary("eval end", state.global_step)
         if control.should_save:
             self._probe.boundary("save begin", state.global_step)
 
@@ -75,7 +79,13 @@ def watch_trainer() -> None:
     from swift.plugin.callback import extra_callbacks
 
     before_signals(probe.close)
-    extra_callbacks.append(Boundaries(probe))
+    boundaries = Boundaries(probe)
+    extra_callbacks.append(boundaries)
+
+    def evaluate(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        boundaries.evaluated(self.state.global_step)
+        return result
 
     def generate(original: Any, *args: Any, **kwargs: Any) -> Any:
         probe.boundary("generate begin")
@@ -89,5 +99,6 @@ def watch_trainer() -> None:
         probe.boundary("weight sync end")
         return result
 
+    wrap("swift.trainers.rlhf_trainer.grpo_trainer:GRPOTrainer.evaluation_loop", evaluate)
     wrap(f"{MIXIN}._infer_single_or_multi_turn", generate)
     wrap(f"{MIXIN}._move_model_to_vllm", weight_sync)

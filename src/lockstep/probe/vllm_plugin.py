@@ -48,12 +48,14 @@ def _watch_engine() -> None:
     from lockstep.probe.attach import attach
     from lockstep.probe.groups import Group
     from lockstep.probe.hooks import wrap
+    from lockstep.probe.last_words import before_abort
     from lockstep.probe.rollout import watch_weights
 
     role = _role()
     probe = attach("rollout", *role) if role else None
     if probe is None:
         return
+    before_abort(probe.close)
 
     def busy_loop(original: Any, self: Any) -> Any:
         group = self.dp_group

@@ -89,7 +89,8 @@ def _failed(worker: Ledger) -> bool:
 
 
 def _trainer(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:
-    issued = [f"{view.process} issued {view.operation}" for view in verdict.ranks if view.operation]
+    verb = "issued" if verdict.seq is not None else "passed"
+    issued = [f"{view.process} {verb} {view.operation}" for view in verdict.ranks if view.operation]
     layers = {view.process: layer for view in verdict.ranks if (layer := _layer(view, ledgers))}
     gathers = any((view.operation or "").startswith(_GATHERS) for view in verdict.ranks)
     # Later on any difference may have brought them apart.

@@ -15,6 +15,7 @@ from .model import Kind, Verdict
 from .sentence import group_text, hang_sentence, parts_text
 from .stillness import PASSES, PULSE_S, Window, last_still, silent_for, still
 from .views import boundary_view, difference_views, group_view, hang_views, passed, shared_view, span_text
+from .ways import Ways, ways
 
 SLEEP_LIMIT_S = 60.0
 
@@ -72,6 +73,8 @@ class _Case:
                 return stuck
         if differences:
             return self._diverged(differences)
+        if not self.live and (apart := ways(self.groups, self.trainers)):
+            return self._went(apart)
         return self._finished() if self.finished else self._unfinished()
 
     def _base(self, kind: Kind, sentence: str, window: Window | None = None, **parts: object) -> Verdict:
@@ -171,6 +174,19 @@ class _Case:
             consequences=tuple(f"{d.group.name} differs too{_from(d)}" for d in others),
         )
 
+    def _went(self, apart: Ways) -> Verdict:
+        group = group_view(apart.group)
+        return self._base(
+            Kind.DIVERGED,
+            f"{group_text(group)}: {apart.text}",
+            group=group,
+            side=apart.group.side,
+            ranks=apart.show(difference_views(apart.difference, self.now)),
+            odd=apart.odd,
+            boundary=boundary_view(min(apart.passed.values(), key=lambda b: b.t)),
+            agreed=boundary_view(apart.agreed),
+        )
+
     def _ends(self) -> list[Difference]:
         """Groups whose last counts differ for sure. What cannot be told becomes a problem."""
         found = []
@@ -245,7 +261,7 @@ class _Case:
         gone = [
             x for x in self.ledgers if "train end" not in x.passed and (x.ended or silent_for(x, self.now))
         ]
-        gone.sort(key=lambda x: (_terminated(x), x.last_t))
+        gone.sort(key=lambda x: (_terminated(x), self._gone_at(x)))
         if not gone:
             return self._incomplete("the ledgers stop before `train end`")
         first = gone[0]
@@ -255,6 +271,16 @@ class _Case:
             how = f"ended, by {first.ended_by}," if first.ended_by else "ended"
         lost = "" if _terminated(first) else first.label
         return replace(self._incomplete(f"{first.label} {how} before `train end`"), lost=lost)
+
+    def _gone_at(self, ledger: Ledger) -> float:
+        """When a process was gone; the latest time that its ledger allows, where another may be the cause.
+
+        A trainer rank without an end was killed, and its peers fail for that. A process of the rollout may as
+        well have lost the trainer, unless a worker's generation failed.
+        """
+        failed = [b.t for x in self.ledgers for b in x.boundaries if b.name == "generate failed"]
+        sure = ledger in self.trainers or any(t >= ledger.last_t for t in failed)
+        return ledger.last_t if ledger.ended is not None or sure else ledger.last_t + PULSE_S
 
     def _lasted(self, end: Difference) -> bool:
         members = end.group.members

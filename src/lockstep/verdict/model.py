@@ -25,7 +25,8 @@ class RankView:
     """One rank of the group that the verdict is about.
 
     `state`: it waits in the collective, has not issued it, issued another one than its peers, has issued it
-    (and moved on), or has no ledger. `operation` is what it issued as number `Verdict.seq`, or waits in.
+    (and moved on), or has no ledger. `operation` is what it issued as number `Verdict.seq`, or waits in;
+    where ranks went different ways, the boundary that it passed.
     `where` is the innermost frame of its main thread outside the standard library, `path:line function`.
     """
 

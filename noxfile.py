@@ -91,6 +91,13 @@ def remedies(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def soak(session: nox.Session) -> None:
+    """Ask the rollout for many rounds, its workers paused at random (`-- --stress-minutes 20 --seed 1`)."""
+    command = [str(stack(session, "cpu") / "lockstep"), "soak", "--page", "docs/soak.md"]
+    session.run(*command, *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Unit tests, and the tests on the real packages (`-- tests/unit` for the former alone)."""
     arguments = session.posargs or ["tests/unit", "tests/stack"]

@@ -18,7 +18,18 @@ MARKERS = {
     "gpu": "needs CUDA devices; skipped without them",
     "slow": "takes longer than a minute",
     "stress": "runs the whole job, or many rounds of it",
+    "soak": "runs for the time that --stress-minutes gives; skipped without it",
 }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("lockstep").addoption(
+        "--stress-minutes",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="run the tests marked soak, each for N minutes",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,11 +37,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {text}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("stress_minutes") <= 0:
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(pytest.mark.skip(reason="a soak: needs --stress-minutes N"))
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not _has_cuda():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def stress_minutes(pytestconfig: pytest.Config) -> float:
+    """What `--stress-minutes` gives, in minutes; 0 without it."""
+    minutes: float = pytestconfig.getoption("stress_minutes")
+    return minutes
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.job import evidence, ras, scratch
 from lockstep.job.claims import Claims
+from lockstep.job.health import is_healthy
 from lockstep.job.launch import HOST, Command, Ports, rollout_command, trainer_command
 from lockstep.job.losses import Loss, Losses
 from lockstep.job.ports import free_ports, release_ports
@@ -188,16 +187,10 @@ class _Watch:
         return verdict.kind is Kind.STUCK
 
     def _check_health(self) -> None:
-        """Asks only servers of the job's own, and no proxy."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        """Asks only servers of the job's own."""
         for name, port in list(self._unhealthy.items()):
-            if not self._claims.claimed(name):
-                continue
-            try:
-                with opener.open(f"http://{HOST}:{port}/health/", timeout=1):
-                    del self._unhealthy[name]
-            except (urllib.error.URLError, OSError):
-                continue
+            if self._claims.claimed(name) and is_healthy(port):
+                del self._unhealthy[name]
         if self._healthy_at is None and not self._unhealthy:
             self._healthy_at = self._age()
 

@@ -1,0 +1,134 @@
+"""`lockstep soak` around its rounds: what it refuses, its records' names, its seeds, its exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.fixtures.shapes import write_shapes
+from lockstep.job import session
+from lockstep.job.session import SetupError
+from lockstep.soak import command
+from lockstep.soak.arm import Arm
+from lockstep.soak.command import Options, is_wrong, run, span
+from lockstep.soak.record import Tally
+
+ROUND = {"s": 0.5, "requests": 6, "pauses": 0, "paused_s": 0.0, "load": 1.0}
+HANG = {**ROUND, "text": "rank 0 waits", "group": "rollout.dp", "cause": "offline-wave-race"}
+
+
+@pytest.fixture
+def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where stack and model are taken to be in place, and a soak is one round, which hangs as shipped."""
+    write_shapes(tmp_path / "datasets" / "shapes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "check_stack", lambda device: {})
+    monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
+    monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
+    monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
+
+    def play(self: Arm, until: float) -> None:
+        record = self._record
+        kind = "hang" if record.tally.settings.remedy == "as shipped" else "round"
+        record.add(kind, n=record.tally.rounds, **(HANG if kind == "hang" else ROUND))
+
+    monkeypatch.setattr(Arm, "run", play)
+    return tmp_path / "out"
+
+
+def soak(out: Path, *, page: Path | None = None, **options: object) -> list[Tally]:
+    return run("cpu", out=out, options=Options(minutes=1, **options), page=page)  # type: ignore[arg-type]
+
+
+def test_each_remedy_has_a_record_named_by_its_conditions(out: Path) -> None:
+    tallies = soak(out, pause_rate=2.0, load=3)
+    assert [tally.settings.remedy for tally in tallies] == ["as shipped", "independent ranks", "open wave"]
+    assert {path.name for path in out.glob("*.jsonl")} == {
+        "as_shipped_paused_load_3.jsonl",
+        "independent_ranks_paused_load_3.jsonl",
+        "open_wave_paused_load_3.jsonl",
+    }
+    assert {tally.settings.workers for tally in tallies} == {2}
+    soak(out, remedies=("as shipped",), pause_rate=0.0)
+    soak(out, remedies=("as shipped",), only=5)
+    soak(out, remedies=("as shipped",), name="my own")
+    names = ("as_shipped", "as_shipped_paused_round_5", "my_own")
+    assert {f"{name}.jsonl" for name in names} < {path.name for path in out.glob("*.jsonl")}
+
+
+def test_an_engine_behind_one_worker(out: Path) -> None:
+    (tally,) = soak(out, remedies=("async engine",))
+    assert tally.settings.workers == 1
+
+
+def test_the_seed_is_the_records_or_a_new_one(out: Path) -> None:
+    (first,) = soak(out, remedies=("open wave",))
+    (again,) = soak(out, remedies=("open wave",))
+    assert (again.rounds, again.settings.seed) == (2, first.settings.seed)
+    (other,) = soak(out, remedies=("as shipped",), seed=0)
+    assert other.settings.seed == 0
+    with pytest.raises(SetupError, match="was begun with seed"):
+        soak(out, remedies=("open wave",), seed=first.settings.seed + 1)
+
+
+def test_the_page_has_all_records(out: Path, tmp_path: Path) -> None:
+    soak(out, remedies=("open wave",), seed=3)
+    soak(out, remedies=("as shipped",), seed=4, page=tmp_path / "soak.md")
+    page = (tmp_path / "soak.md").read_text()
+    assert "| open wave | pauses 8/s of 0.5 s | 3 | 1 | 0 |" in page
+    assert "| as shipped | pauses 8/s of 0.5 s | 4 | 1 | 1 | 100% |" in page
+
+
+def test_a_remedy_must_not_hang(out: Path) -> None:
+    shipped, cured, _ = soak(out)
+    assert shipped.hangs
+    assert not is_wrong(shipped)
+    assert not is_wrong(cured)
+    cured.add({"k": "hang", "n": 1, **HANG})
+    assert is_wrong(cured)
+    shipped.add({"k": "failed", "n": 1, **HANG})
+    assert is_wrong(shipped)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"remedies": ("prayer",)}, "no remedy is named 'prayer'; there are: as shipped, independent ranks"),
+        ({"remedies": ("two servers",)}, "'two servers' changes the trainer's side"),
+        ({"remedies": ("longer timeout",)}, "'longer timeout' changes the trainer's side"),
+        ({"requests": (3, 2)}, "--requests 3-2: expected"),
+        ({"max_tokens": (0, 2)}, "--max-tokens 0-2: expected"),
+        ({"pictures": 1.5}, r"--pictures 1\.5: expected"),
+        ({"pause_rate": -1.0}, "a pause rate and a load of at least 0"),
+        ({"pause_s": 0.0}, "a mean pause of more than 0"),
+        ({"load": -1}, "a pause rate and a load of at least 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(out: Path, options: dict[str, object], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        soak(out, **options)
+    assert not out.exists()
+
+
+def test_spans() -> None:
+    assert span("2-8") == (2, 8)
+    assert span("4") == (4, 4)
+    for text in ("", "a-b", "1-2-3", "-1"):
+        with pytest.raises(SetupError, match="expected a number, or two"):
+            span(text)
+
+
+def test_wrong_usage_exits_with_2(tmp_path: Path) -> None:
+    for arguments in ([], ["--stress-minutes", "1", "--remedy", "prayer"], ["--stress-minutes", "0"]):
+        argv = [sys.executable, "-m", "lockstep.cli", "soak", *arguments]
+        argv[1:3] = ["-c", "from lockstep.cli import main; main()"]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_default_remedies_are_known() -> None:
+    assert {command._remedy(name).name for name in command.REMEDIES} == set(command.REMEDIES)

@@ -85,6 +85,27 @@ def test_a_doubled_collective_is_stuck_with_the_rank_that_is_ahead_waiting(tmp_p
     assert ranks.lines(tmp_path, 0, "pulse")[-1]["park"] == "futex"
 
 
+def _resized_and_hung(probe: Probe, rank: int) -> None:
+    _step(torch.ones(1), 3)
+    probe.boundary("step")
+    dist.broadcast(torch.ones(8 if rank == 1 else 4), 0)  # gloo takes it: the receiver has room
+    if rank == 1:
+        import queue
+
+        queue.Queue[int]().get()
+    _step(torch.ones(1), 1)
+
+
+def test_a_hang_after_a_difference_names_the_difference_though_no_boundary_shows_it(tmp_path: Path) -> None:
+    assert ranks.run(tmp_path, _resized_and_hung, seconds=HANG_S) == [-9, -9]
+    verdict = ranks.verdict(tmp_path)
+    assert verdict.kind is Kind.STUCK
+    assert (verdict.seq, verdict.waiting, verdict.absent) == (4, (0,), ())
+    assert "rank 0 issued broadcast #4 of 4 float32; rank 1 issued broadcast #4 of 8" in verdict.sentence
+    assert "; now rank 0 waits in all_reduce #5 of 1 float32" in verdict.sentence
+    assert sum("s" in line for line in ranks.lines(tmp_path, 0, "pulse")) == 1
+
+
 def _reordered(probe: Probe, rank: int) -> None:
     first, second = torch.ones(4), torch.ones(4, dtype=torch.int32)
     _step(torch.ones(1), 3)

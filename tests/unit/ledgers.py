@@ -211,6 +211,8 @@ class _Book:
         self._state: Work | Await = Work(0.0)
         self._wait: tuple[Issue, int] | None = None
         self._cpu, self._cpu_t = 0.0, START
+        self._before: tuple[Any, ...] = ()
+        self._shown: dict[str, int] = {}
 
     def add(self, t: float, **line: Any) -> None:
         self.lines.append((t, json.dumps({"t": round(t, 4), **line}).encode() + b"\n"))
@@ -251,6 +253,7 @@ class _Book:
         s = {str(g[m]): self._stream[m] for m in moved}
         self.add(t, k="boundary", b=boundary.name, n=n, step=boundary.step, c=c, s=s)
         self._stream.update({name: [] for name in moved})
+        self._shown.clear()
 
     def _tick(self, t: float) -> None:
         busy = self._state.cpu if isinstance(self._state, Work) and not self._wait else 0.0
@@ -269,6 +272,11 @@ class _Book:
             line["w"] = {"g": g, "seq": seq, "op": op, "dtype": dtype, "n": n, "at": place}
             line["park"] = "futex"
             at = [f"{place} {op}"]
+        if self._before == (c, at):
+            untold = {m: s for m, s in self._stream.items() if s and self._shown.get(m) != self._issued[m]}
+            line["s"] = {str(self._numbers[m]): [self._issued[m], s] for m, s in untold.items()}
+            self._shown.update({m: self._issued[m] for m in untold})
+        self._before = c, at
         self.add(t, k="pulse", at=["threading.py:355 wait", *at], **line)
 
 

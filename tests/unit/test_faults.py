@@ -118,12 +118,26 @@ def test_the_right_verdict_has_nothing_wrong() -> None:
             "cause: expected rank-dependent-control-flow, got mixed-batch",
         ),
         (lambda v: replace(v, odd=(0,)), "rank: expected 1 with all_reduce, got rank 0 differs"),
+        (
+            lambda v: replace(v, kind=Kind.STUCK, absent=(1,), ranks=()),
+            "rank: expected 1 with all_reduce, got rank 1 absent",
+        ),
         (lambda v: replace(v, ranks=v.ranks[:1]), "rank: expected 1 with all_reduce"),
         (lambda v: replace(v, lost="trainer rank 0"), "process gone: expected none, got trainer rank 0"),
     ],
 )
 def test_a_wrong_verdict_is_told(change: Callable[[Verdict], Verdict], what: str) -> None:
     assert any(text.startswith(what) for text in wrong(WANTED, change(RIGHT)))
+
+
+def test_where_the_backend_decides_either_kind_is_right_but_no_third() -> None:
+    either = by_name("other size").expected
+    assert either.kinds == "diverged or stuck"
+    for kind in (Kind.DIVERGED, Kind.STUCK):
+        assert wrong(either, replace(RIGHT, kind=kind)) == []
+        assert any(text.startswith("rank: ") for text in wrong(either, replace(RIGHT, kind=kind, ranks=())))
+    told = wrong(either, replace(RIGHT, kind=Kind.STALLED))
+    assert told == ["verdict: expected diverged or stuck, got stalled"]
 
 
 def test_a_clean_run_must_not_have_a_cause() -> None:

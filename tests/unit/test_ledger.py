@@ -135,6 +135,40 @@ def test_lost_records_spoil_digests_and_one_stream_but_no_counts(tmp_path: Path)
     ]
 
 
+TELLS = PULSE | {"s": {"0": [7, [[3, 2]]]}}
+
+
+def test_a_pulse_tells_what_was_issued_since_the_last_boundary(tmp_path: Path) -> None:
+    ledger = read_ledger(put(tmp_path / "a.jsonl", PROCESS, GROUP, OP, STEP, TELLS, PULSE | {"t": 4.0}))
+    assert ledger.problems == []
+    tail = ledger.tails[0]
+    assert (tail.index, tail.count, tail.digest, list(tail.stream or [])) == (1, 7, None, [3, 2])
+    assert ledger.issued[0] == 6  # counts are those of `c`
+
+
+def test_a_boundary_takes_the_place_of_what_a_pulse_told(tmp_path: Path) -> None:
+    second = STEP | {"n": 2, "c": {"0": [8, "cd", {}]}, "s": {"0": [[3, 3]]}}
+    ledger = read_ledger(put(tmp_path / "a.jsonl", PROCESS, GROUP, OP, STEP, TELLS, second))
+    assert (ledger.problems, ledger.tails) == ([], {})
+    other = STEP | {"n": 2, "c": {}, "s": {}}
+    assert read_ledger(put(tmp_path / "b.jsonl", PROCESS, GROUP, OP, STEP, TELLS, other)).tails
+
+
+def test_a_pulse_that_tells_too_much_is_told(tmp_path: Path) -> None:
+    wrong = TELLS | {"s": {"0": [7, [[3, 3]]]}}
+    path = put(tmp_path / "a.jsonl", PROCESS, GROUP, OP, STEP, wrong)
+    what = "group trainer.world: 3 collectives in a pulse's stream: expected 2, as counted"
+    assert problems(path) == [(5, what)]
+    assert read_ledger(path).tails == {}
+
+
+@pytest.mark.parametrize("between", [b"{torn\n", {"k": "lost", "t": 2.1, "g": 0, "records": 3}])
+def test_after_a_hole_a_pulse_tells_nothing(tmp_path: Path, between: Any) -> None:
+    ledger = read_ledger(put(tmp_path / "a.jsonl", PROCESS, GROUP, OP, STEP, between, TELLS))
+    assert len(ledger.problems) == 1
+    assert ledger.tails == {}
+
+
 def test_of_pulses_only_the_last_is_kept(tmp_path: Path) -> None:
     pulses = [
         PULSE | {"t": 3.0 + i, "w": None, "at": [f"x.py:{i % 7} f"], "cpu": i * 0.1} for i in range(2000)

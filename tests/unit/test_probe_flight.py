@@ -315,6 +315,35 @@ def test_what_has_not_retired_is_waited_for(
     assert table.pairs(counts) == {"0": [3, 2]}
 
 
+def test_what_no_boundary_has_told_a_pulse_tells_once(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry(monkeypatch)
+    _, nccl = recorders
+    lines: list[dict[str, Any]] = []
+    table = GroupTable(GroupNames("rollout"), lines.append)
+    recorder = FlightRecorder()
+
+    def issue(*entries: dict[str, Any]) -> Counts:
+        nccl.entries += entries
+        nccl.status = {"5": status(nccl.entries[-1]["collective_seq_id"], 0)}
+        counts = Counts(recorder.status(), ())
+        table.absorb(recorder.drain()[0], counts)
+        return counts
+
+    counts = issue(entry(0, seq=1), entry(1, seq=2))
+    assert table.untold(counts) == {"0": [2, [[0, 2]]]}
+    assert table.untold(counts) == {}
+    counts = issue(entry(2, "nccl:broadcast", 3))
+    assert table.untold(counts) == {"0": [3, [[0, 2], [1, 1]]]}
+    assert [line["op"] for line in lines if line["k"] == "op"] == ["all_reduce", "broadcast"]
+    c, s = table.since_last(counts)  # what a boundary tells is the same as if no pulse had told it
+    assert (c["0"][0], s["0"]) == (3, [[0, 2], [1, 1]])
+    assert table.untold(counts) == {}
+    counts = issue(entry(3, seq=4))
+    assert table.untold(counts) == {"0": [4, [[0, 1]]]}
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_the_garbage_collector_is_left_as_it_was(
     recorders: tuple[Recorder, Recorder], collects: bool

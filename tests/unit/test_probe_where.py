@@ -23,6 +23,28 @@ exec(sys.argv[1])
 """
 
 
+STARVED = """
+import hashlib, os, threading
+from lockstep.probe.where import MainThread
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+main = MainThread()
+before = main.queued_s(), main.cpu_s()
+others = [threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 10**6)) for _ in range(2)]
+for other in others:
+    other.start()
+hashlib.pbkdf2_hmac("sha256", b"", b"", 3 * 10**5)
+print(main.queued_s() - before[0], main.cpu_s() - before[1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel keeps no such numbers")
+def test_a_thread_that_shares_its_core_waits_for_it() -> None:
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60)
+    queued, ran = map(float, done.stdout.split())
+    assert queued > 0.5 * ran > 0.0
+
+
 @pytest.mark.parametrize(
     ("body", "parked"),
     [

@@ -174,7 +174,7 @@ def test_a_hang_that_began_as_a_difference_says_where(tmp_path: Path) -> None:
     assert found.waiting == (2,)
     assert "rank 2 waits in reduce_scatter #6 of 1000 bfloat16" in found.sentence
     assert (
-        "; they differ from #5 on, after step 1 and by step 2: ranks 0-1 issued 4; rank 2 issued"
+        "(3 ranks) differs from #5 on, after step 1 and by step 2: ranks 0-1 issued 4; rank 2 issued"
         in found.sentence
     )
 

@@ -123,22 +123,6 @@ def test_a_rank_that_waits_may_spin(tmp_path: Path) -> None:
     assert verdict(job, tmp_path, change=spin).kind is Kind.STUCK
 
 
-def test_a_silent_rank_is_named(tmp_path: Path) -> None:
-    procs = pair([Await("never", "data.py:3 load", "read")])
-    procs[1].dies = 2.0
-    found = verdict(Job(procs), tmp_path, at=START + 12, now=START + 14)
-    assert found.kind is Kind.STUCK
-    assert "rank 1 issued 3 and is silent: no pulse for 1" in found.sentence
-    assert found.ranks[1].silent_s is not None
-    assert found.ranks[0].silent_s is None
-
-
-def test_a_pulse_gap_shorter_than_silence_is_no_stillness(tmp_path: Path) -> None:
-    procs = pair([Await("never", "data.py:3 load", "read")])
-    procs[1].dies = 4.5
-    assert verdict(Job(procs), tmp_path, at=START + 8, now=START + 8).kind is Kind.INCOMPLETE
-
-
 def test_an_ended_rank_is_absent(tmp_path: Path) -> None:
     procs = pair([])
     procs[1].program = [*procs[1].program[:5], Work(0.1)]

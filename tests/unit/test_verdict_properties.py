@@ -174,7 +174,10 @@ def faults(draw: st.DrawFn) -> tuple[list[Proc], int, str, str]:
 
 
 def first_parting(job: Job, group: str) -> int | None:
-    """By counting on fingers: the number at which the ranks part, at the first boundary that shows it."""
+    """By counting on fingers: the number at which the ranks part, at the first boundary that shows it, or in
+    what they have issued since.
+    """
+    at_end: list[list[Any]] = []
     at_boundary: dict[tuple[str, int], dict[int, list[Any]]] = {}
     for run in job._runs:
         issued: list[Any] = []
@@ -185,11 +188,15 @@ def first_parting(job: Job, group: str) -> int | None:
             elif kind == "boundary":
                 passed[what.name] = passed.get(what.name, 0) + 1
                 at_boundary.setdefault((what.name, passed[what.name]), {})[run.proc.rank] = list(issued)
+        at_end.append(issued)
     for streams in at_boundary.values():
         lists = list(streams.values())
         for i in range(max(len(x) for x in lists)):
             if len({x[i] if i < len(x) else None for x in lists}) > 1:
                 return i + 1
+    for i, operations in enumerate(zip(*at_end)):  # noqa: B905 - as far as all go
+        if len(set(operations)) > 1:
+            return i + 1
     return None
 
 

@@ -95,7 +95,7 @@ def _judged(fault: Fault, verdict: Verdict, leftovers: Sequence[str]) -> Row:
         "fault": fault.name,
         "side": fault.side,
         "verdict": verdict.kind.value,
-        "expected": fault.expected.kind.value,
+        "expected": fault.expected.kinds,
         "group": verdict.group.name if verdict.group else "",
         "named": named(verdict),
         "agreed": str(verdict.agreed) if verdict.agreed else "",
@@ -121,8 +121,9 @@ def named(verdict: Verdict) -> str:
 def wrong(expected: Expected, verdict: Verdict) -> list[str]:
     """In what a verdict is not the expected one."""
     found = []
+    if verdict.kind not in (expected.kind, expected.or_kind):
+        found.append(f"verdict: expected {expected.kinds}, got {verdict.kind.value}")
     for what, want, got in (
-        ("verdict", expected.kind.value, verdict.kind.value),
         ("group", expected.group, verdict.group.name.partition("#")[0] if verdict.group else ""),
         ("process gone", expected.lost, verdict.lost),
         ("cause", expected.cause, verdict.cause),
@@ -140,11 +141,11 @@ def wrong(expected: Expected, verdict: Verdict) -> list[str]:
 
 def _points_at(verdict: Verdict, rank: int, operation: str) -> bool:
     """Of two ranks that issued different things neither is the odd one: then both operations must be told."""
-    if verdict.kind is Kind.STUCK and verdict.absent:
+    if verdict.kind is Kind.STUCK and verdict.absent and not operation:
         return verdict.absent == (rank,)
-    if verdict.odd:
-        return verdict.odd == (rank,)
     issued = {view.rank: view.operation for view in verdict.ranks}
-    others = {what for other, what in issued.items() if other != rank}
     mine = issued.get(rank) or ""
+    if verdict.odd:
+        return verdict.odd == (rank,) and mine.startswith(operation)
+    others = {what for other, what in issued.items() if other != rank}
     return bool(mine) and mine.startswith(operation) and None not in others and mine not in others

@@ -47,7 +47,7 @@ def write_page(rows: Sequence[Row], path: Path) -> None:
 
 
 def _expected(expected: Expected) -> str:
-    return ", ".join(filter(None, (expected.kind.value, expected.cause)))
+    return ", ".join(filter(None, (expected.kinds, expected.cause)))
 
 
 def _after(row: Row) -> str:

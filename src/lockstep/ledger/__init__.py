@@ -4,9 +4,11 @@ only.
 
 from .lines import ProcessLine, Pulse, Waiting
 from .read import LedgerTail, read_directory, read_ledger
-from .state import Boundary, Group, Ledger, LedgerError, Mark, Operation, Problem
+from .state import PULSE_S, SILENT_S, Boundary, Group, Ledger, LedgerError, Mark, Operation, Problem
 
 __all__ = [
+    "PULSE_S",
+    "SILENT_S",
     "Boundary",
     "Group",
     "Ledger",

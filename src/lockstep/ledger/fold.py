@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from .lines import (
     VERSION,
     BadLine,
@@ -132,7 +134,8 @@ class Fold:
 
     def _marks(self, line: BoundaryLine | EndLine, index: int) -> None:
         for g, (count, digest, ops) in line.c.items():
-            self._mark(line, Mark(index, count, digest, compact(line, g), ops), g)
+            stream = compact(line.s[g]) if g in line.s else None
+            self._mark(line, Mark(index, count, digest, stream, ops), g)
 
     def _mark(self, line: BoundaryLine | EndLine, mark: Mark, g: int) -> None:
         if not self._declared(g):
@@ -154,6 +157,7 @@ class Fold:
             stream = None
         digest = None if g in ledger.lost else mark.digest
         marks.append(Mark(mark.index, mark.count, digest, stream, mark.ops))
+        ledger.tails.pop(g, None)
         self._lost_since_mark.discard(g)
         self._issued(g, mark.count, line.t)
 
@@ -163,9 +167,23 @@ class Fold:
             if self._declared(g):
                 self._issued(g, issued, pulse.t)
                 ledger.completed[g] = completed
+        for g, (count, pairs) in pulse.s.items():
+            self._tail(g, count, compact(pairs))
         ledger.movement.pulsed(ledger.pulse, pulse)
         ledger.pulse = pulse
         self._seen(pulse.t)
+
+    def _tail(self, g: int, count: int, stream: array[int]) -> None:
+        """What a pulse tells of a group since its last mark: nothing where a line between them is missing."""
+        if not self._declared(g) or g in self._lost_since_mark or self._gap:
+            return
+        marks = self.ledger.marks.get(g)
+        before = marks[-1].count if marks else 0
+        if sum(stream[1::2]) != count - before:
+            got, need, name = sum(stream[1::2]), count - before, self.ledger.groups[g].name
+            self._problem(f"group {name}: {got} collectives in a pulse's stream: expected {need}, as counted")
+            return
+        self.ledger.tails[g] = Mark(len(self.ledger.boundaries), count, None, stream, {})
 
     def _issued(self, g: int, count: int, t: float) -> None:
         # A pulse and a boundary are written by two threads: the smaller of two counts is the older one.

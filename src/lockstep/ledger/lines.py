@@ -75,8 +75,10 @@ class Pulse(Line, frozen=True, tag="pulse"):
     c: dict[Count, tuple[Count, Count]] = {}
     beat: Count = 0
     cpu: Seconds | None = None
+    queued: Seconds | None = None
     park: str | None = None
     w: Waiting | None = None
+    s: dict[Count, tuple[Count, list[tuple[Count, Index]]]] = {}
     at: list[str] = []
 
 

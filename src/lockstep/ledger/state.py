@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .lines import BoundaryLine, EndLine, ProcessLine, Pulse, Waiting
+from .lines import ProcessLine, Pulse, Waiting
 
-CPU_SHARE = 0.2  # of a core: a main thread that uses more between two pulses runs
+PULSE_S = 2.0  # a living process writes a pulse at least this often
+SILENT_S = 2.5 * PULSE_S  # without a line for this long, it is not known what a process does
+CPU_SHARE = 0.2  # of a core: a main thread that uses or waits for more between two pulses runs
 _BUSY_KEPT = 8
 
 
@@ -108,7 +111,7 @@ class Movement:
     def pulsed(self, before: Pulse | None, pulse: Pulse) -> None:
         if before is None or _issued(pulse) != _issued(before) or pulse.beat != before.beat:
             self.progressed(pulse.t)
-        elif pulse.w is None and (pulse.at != before.at or _ran(before, pulse)):
+        elif pulse.w is None and (pulse.at != before.at or _ran(before, pulse) or _unseen(before, pulse)):
             self._ran_in(Busy(before.t, pulse.t, before))
 
     def _ran_in(self, busy: Busy) -> None:
@@ -131,7 +134,13 @@ def _issued(pulse: Pulse) -> dict[int, int]:
 def _ran(before: Pulse, pulse: Pulse) -> bool:
     if pulse.cpu is None or before.cpu is None:
         return False
-    return pulse.cpu - before.cpu > CPU_SHARE * max(pulse.t - before.t, 0.0)
+    queued = (pulse.queued or 0.0) - (before.queued or 0.0)
+    return pulse.cpu - before.cpu + queued > CPU_SHARE * max(pulse.t - before.t, 0.0)
+
+
+def _unseen(before: Pulse, pulse: Pulse) -> bool:
+    """Whether a process got no time for its pulses, and so none to move: that proves nothing of it."""
+    return pulse.t - before.t >= SILENT_S
 
 
 @dataclass(slots=True)
@@ -149,6 +158,9 @@ class Ledger:
         default_factory=set
     )  # indices of boundaries with an unreadable line right before them
     pulse: Pulse | None = None  # the last one
+    tails: dict[int, Mark] = field(
+        default_factory=dict
+    )  # what a group has issued since its last mark, as a pulse told it
     issued: dict[int, int] = field(default_factory=dict)
     completed: dict[int, int] = field(default_factory=dict)
     issued_since: dict[int, float] = field(
@@ -202,6 +214,6 @@ class Ledger:
         return pulse.w
 
 
-def compact(line: BoundaryLine | EndLine, g: int) -> array[int] | None:
-    pairs = line.s.get(g)
-    return None if pairs is None else array("q", [number for pair in pairs for number in pair])
+def compact(pairs: Iterable[tuple[int, int]]) -> array[int]:
+    """`[op id, repeats]` pairs as `Mark.stream` has them."""
+    return array("q", [number for pair in pairs for number in pair])

@@ -184,10 +184,11 @@ class Probe:
                     waiting["at"] = line
                 pulse["w"] = waiting
             pulse["c"] = self._table.pairs(counts)
+        if still and not last and (untold := self._table.untold(counts)):
+            pulse["s"] = untold
         self._pulse, self._pulse_t = pulse, now
-        self._write(
-            {"k": "pulse", "t": now, "cpu": round(self._main.cpu_s(), 3), "park": self._main.park(), **pulse}
-        )
+        spent = {"cpu": round(self._main.cpu_s(), 3), "queued": self._main.queued_s()}
+        self._write({"k": "pulse", "t": now, **spent, "park": self._main.park(), **pulse})
 
     def _counts(self) -> Counts:
         return Counts(self._recorder.status(), tuple((c.issued, c.completed) for c in list(self._counters)))

@@ -8,10 +8,10 @@ MAX_PAIRS = 4096
 
 
 class Stream:
-    """What one process has issued in one group."""
+    """What one process has issued in one group, from number `issued` + 1 on."""
 
-    def __init__(self) -> None:
-        self.issued = 0
+    def __init__(self, issued: int = 0) -> None:
+        self.issued = issued
         self.tally: dict[str, int] = {}
         self._digest = b"\0" * 8
         self._runs: list[list[int]] = []

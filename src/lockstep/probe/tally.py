@@ -94,6 +94,8 @@ class _Tracked:
         """Issued, as of the last boundary written."""
         self.pending: deque[Call] = deque()
         """Calls that no boundary has told yet."""
+        self.shown = 0
+        """The last of them that a pulse has told."""
         self.open: deque[Call] = deque()
         """Calls that had not completed when the last pulse was written."""
         self.stream = Stream()
@@ -202,8 +204,27 @@ class GroupTable:
                 c[str(tracked.g)] = [issued, tracked.stream.digest, dict(tracked.stream.tally)]
                 if (runs := tracked.stream.take_runs()) is not None:
                     s[str(tracked.g)] = runs
-                tracked.told = issued
+                tracked.told, tracked.shown = issued, 0
         return c, s
+
+    def untold(self, counts: Counts) -> dict[str, Any]:
+        """The `s` of a pulse: what was issued up to `counts` and no boundary has told, where a pulse has not
+        told it yet either.
+        """
+        s: dict[str, Any] = {}
+        for tracked in self._tracked:
+            issued, _ = tracked.of(counts)
+            calls = [call for call in tracked.pending if call.seq <= issued]
+            if not calls or calls[-1].seq == tracked.shown:
+                continue
+            tracked.shown = calls[-1].seq
+            stream = Stream(issued=tracked.told)
+            for call in calls:
+                self._fill(stream, call.seq - 1)
+                stream.add(self._op(call.op, call.dtype, call.n), call.op, call.dtype, call.n)
+            if (runs := stream.take_runs()) is not None:
+                s[str(tracked.g)] = [stream.issued, runs]
+        return s
 
     def pairs(self, counts: Counts) -> dict[str, list[int]]:
         """The `c` of a pulse."""

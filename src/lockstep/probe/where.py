@@ -65,10 +65,23 @@ class MainThread:
         main = threading.main_thread()
         self._ident = main.ident or 0
         self._syscall = f"/proc/self/task/{main.native_id}/syscall"
+        self._schedule = f"/proc/self/task/{main.native_id}/schedstat"
         self._clock = time.pthread_getcpuclockid(self._ident)
 
     def cpu_s(self) -> float:
         return time.clock_gettime(self._clock)
+
+    def queued_s(self) -> float | None:
+        """Seconds that it has been ready to run and had to wait for a core; None if the kernel does not tell.
+
+        Source: Linux, `Documentation/scheduler/sched-stats.rst`, the second number of `schedstat`, in
+        nanoseconds.
+        """
+        try:
+            with open(self._schedule) as f:  # noqa: PTH123
+                return round(int(f.read(64).split()[1]) / 1e9, 3)
+        except (OSError, ValueError, IndexError):
+            return None
 
     def park(self) -> str | None:
         """Name of the system call that it is blocked in; None when it runs or the kernel does not tell.

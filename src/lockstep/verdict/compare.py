@@ -54,8 +54,14 @@ def difference(group: JobGroup, *, every: bool = True) -> Difference | None:
     """
     found = [d for cohort in group.cohorts if (d := _at_boundaries(group, cohort, every))]
     if not found and every:
-        found = [d for cohort in group.cohorts if (d := _in_streams(group, cohort))]
+        found = [d] if (d := in_streams(group)) else []
     return min(found, key=lambda d: d.t) if found else _across(group)
+
+
+def in_streams(group: JobGroup) -> Difference | None:
+    """What ranks of one role have issued must be the same, also after the last boundary that they share."""
+    found = [d for cohort in group.cohorts if (d := _in_streams(group, cohort))]
+    return min(found, key=lambda d: d.t, default=None)
 
 
 def _positions(member: Member, start: int) -> dict[tuple[str, int], Position]:
@@ -153,7 +159,6 @@ def _issued(group: JobGroup, counts: dict[int, int], seq: int | None) -> dict[in
 
 
 def _in_streams(group: JobGroup, cohort: Sequence[Member]) -> Difference | None:
-    """What all of these have issued must be the same, also after the last boundary that they share."""
     seqs = [seq for member in cohort[1:] if (seq := part(cohort[0], member).seq) is not None]
     if not seqs:
         return None

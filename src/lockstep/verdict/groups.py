@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lockstep.ledger import Ledger, Problem
+from lockstep.ledger import Ledger, Mark, Problem
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,15 @@ class Member:
     @property
     def recorded(self) -> int:
         """Up to which number it is known what was issued."""
-        marks = self.ledger.marks.get(self.g)
+        marks = self.marks
         return marks[-1].count if marks else 0
+
+    @property
+    def marks(self) -> list[Mark]:
+        """Those of its boundaries and, last, what a pulse has told since; oldest first."""
+        marks = self.ledger.marks.get(self.g, [])
+        tail = self.ledger.tails.get(self.g)
+        return [*marks, tail] if tail else marks
 
     @property
     def completed(self) -> int:

@@ -5,26 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.ledger import Ledger, Problem
+from lockstep.ledger import PULSE_S, Ledger, Problem
 
 from .cause import explain
-from .compare import Difference, difference, last_counts
+from .compare import Difference, difference, in_streams, last_counts
 from .groups import gather, order
 from .hang import Cause, Hang, find
 from .model import Kind, Verdict
-from .sentence import group_text, hang_sentence, parts_text
-from .stillness import PASSES, PULSE_S, Window, last_still, silent_for, still
-from .views import boundary_view, difference_views, group_view, hang_views, passed, shared_view, span_text
+from .sentence import group_text, hang_text, parts_text
+from .stillness import PASSES, Window, last_still, silent_for, still, unseen
+from .views import (
+    boundary_view,
+    difference_views,
+    group_view,
+    hang_views,
+    parted_views,
+    passed,
+    shared_view,
+    span_text,
+)
 from .ways import Ways, ways
 
-SLEEP_LIMIT_S = 60.0
+PATIENCE_S = 60.0
+"""Without any movement for this long, ranks that differ are stuck also if one sleeps or is not seen."""
 
 
 def judge(
     ledgers: Sequence[Ledger],
     *,
     settle_s: float = 5.0,
-    sleep_limit_s: float = SLEEP_LIMIT_S,
+    patience_s: float = PATIENCE_S,
     now: float | None = None,
 ) -> Verdict:
     """The verdict on a job by its ledgers, by the rules in docs/ledger.md.
@@ -33,7 +43,7 @@ def judge(
     Without it the files are all there will ever be: the latest time in them counts as now, and a hang stays
     one even if the processes stirred when they were stopped.
     """
-    case = _Case(ledgers, settle_s, sleep_limit_s, now)
+    case = _Case(ledgers, settle_s, patience_s, now)
     verdict = case.verdict()
     cause, evidence = explain(verdict, case.ledgers, case.now)
     return replace(verdict, cause=cause, evidence=evidence)
@@ -41,10 +51,10 @@ def judge(
 
 class _Case:
     def __init__(
-        self, ledgers: Sequence[Ledger], settle_s: float, sleep_limit_s: float, now: float | None
+        self, ledgers: Sequence[Ledger], settle_s: float, patience_s: float, now: float | None
     ) -> None:
         self.settle_s = settle_s
-        self.sleep_limit_s = sleep_limit_s
+        self.patience_s = patience_s
         self.live = now is not None
         self.ledgers = order(ledgers)
         self.now = now if now is not None else max((x.last_t for x in self.ledgers), default=0.0)
@@ -94,10 +104,16 @@ class _Case:
 
     def _stuck(self, differences: Sequence[Difference]) -> Verdict | None:
         window = self.window if self.live else last_still(self.ledgers, self.now, self.settle_s)
-        cause = find(self.groups, self.ledgers, window.end, [d.group for d in differences])
-        if cause.root is None or window.length < self.settle_s:
+        if window.length < self.settle_s:
             return None
-        if self._sleeps(cause.root, window) and window.length < self.sleep_limit_s:
+        if self.live:
+            compared = {id(d.group) for d in differences}
+            rest = (in_streams(group) for group in self.groups if id(group) not in compared)
+            differences = [*differences, *(d for d in rest if d)]
+        cause = find(self.groups, self.ledgers, window.end, [d.group for d in differences])
+        if cause.root is None:
+            return None
+        if window.length < self.patience_s and self._may_move(cause.root, window):
             return None
         before = next((d for d in differences if d.group is cause.root.group), None)
         others = tuple(f"{d.group.name} differed before{_from(d)}" for d in differences if d is not before)
@@ -105,16 +121,19 @@ class _Case:
             Kind.STUCK, cause.root, Cause(cause.root, cause.consequences + others), window, before=before
         )
 
-    def _sleeps(self, hang: Hang, window: Window) -> bool:
-        """Whether an absent rank, or a worker that may give it work, is in a sleep that ends by itself, or
-        such a worker still prepares its requests.
+    def _may_move(self, hang: Hang, window: Window) -> bool:
+        """Whether something may yet happen of which nothing is seen: a process gives no sign of life; an
+        absent rank, or a worker that may give it work, is in a sleep that ends by itself; or such a worker
+        still prepares its requests.
         """
+        if unseen(self.ledgers, window, self.settle_s):
+            return True
         feeders = [
             x
             for x in self.ledgers
             if hang.group.side != "trainer" and x.process and x.process.role == "worker"
         ]
-        if any(_prepares(x) and silent_for(x, self.now) is None for x in feeders):
+        if any(map(_prepares, feeders)):
             return True
         suspects = [hang.group.members[rank].ledger for rank in hang.absent] + feeders
         pulses = [x.pulse_at(window.end) for x in suspects if x.ended is None]
@@ -133,19 +152,26 @@ class _Case:
         group = group_view(hang.group)
         views = hang_views(hang, self.groups, self.now, window.end)
         shared = shared_view(hang.group)
+        sentence = f"{group_text(group)}: {hang_text(views)}{remark}"
+        seq, waiting, absent = hang.seq, hang.waiting, hang.absent
         if before:
-            issued = parts_text(difference_views(before, self.now), before.seq)
-            remark += f"; they differ{_from(before)}: {issued}"
+            parted = difference_views(before, self.now)
+            if before.boundary or before.seq != hang.seq:
+                told = f"{_from(before)}: {parts_text(parted, before.seq)}; now {hang_text(views)}"
+                sentence = f"{group_text(group)} differs{told}{remark}"
+            if before.seq is not None:
+                views = parted_views(views, parted)
+                seq, waiting, absent = before.seq, tuple(sorted(hang.waits)), before.absent
         return self._base(
             kind,
-            hang_sentence(group, views) + remark,
+            sentence,
             window,
             group=group,
             side=hang.group.side,
-            seq=before.seq if before and before.seq is not None else hang.seq,
+            seq=seq,
             ranks=views,
-            waiting=hang.waiting,
-            absent=hang.absent,
+            waiting=waiting,
+            absent=absent,
             odd=before.odd if before else (),
             boundary=boundary_view(before.boundary) if before else shared,
             agreed=boundary_view(before.agreed) if before else shared,
@@ -292,12 +318,11 @@ class _Case:
 
     def _stalled(self) -> Verdict:
         cause = find(self.groups, self.ledgers, self.window.end)
-        if cause.root:
-            return self._hung(
-                Kind.STALLED, cause.root, cause, self.window, ": a sleep that will end, so slow"
-            )
         silent = [(x.label, silent_for(x, self.now)) for x in self.ledgers]
         told = [f"{label} is silent: no pulse for {s:.0f} s" for label, s in silent if s is not None]
+        if cause.root:
+            why = f"{'; '.join(told)}: starved, stopped or gone" if told else "a sleep that will end, so slow"
+            return self._hung(Kind.STALLED, cause.root, cause, self.window, f": {why}")
         what = "; ".join((*cause.consequences, *told)) or "no group's ranks differ"
         sentence = f"nothing has moved for {self.window.length:.1f} s: {what}"
         return self._base(Kind.STALLED, sentence, consequences=(*cause.consequences, *told))

@@ -43,7 +43,7 @@ class RankView:
     park: str | None = None
     silent_s: float | None = None  # seconds since the last line, if that is too long ago for a living process
     ended: bool = False
-    waits_elsewhere: str | None = None  # what it waits for instead, if it is absent
+    waits_elsewhere: str | None = None  # what it waits for instead of `operation`
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class BoundaryView:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`seq` is the sequence number (from 1) of the first collective of `group` at which its ranks part.
+    """`seq` is the sequence number (from 1) of the first collective of `group` at which its ranks part. Ranks
+    may have gone on from there before they hung: then `waiting` are those that wait in any collective of the
+    group, and `absent` those that have not issued number `seq`.
 
     `boundary` is the first one at which they differ; while they hang, the last one that all of them have
     passed. `passed` holds, per side and role, how many boundaries of each name all its processes have passed.

@@ -45,14 +45,14 @@ def group_text(group: GroupView) -> str:
     return f"group {group.name} ({len(group.ranks)} ranks)"
 
 
-def hang_sentence(group: GroupView, views: Sequence[RankView]) -> str:
+def hang_text(views: Sequence[RankView]) -> str:
     """Who waits where and who is absent, ranks in the same place in one clause."""
     order = {"waiting": 0, "absent": 1, "done": 2, "differs": 2, "missing": 3}
     clauses: dict[tuple[int, str], list[int]] = {}
     for view in views:
         if view.state != "done":
             clauses.setdefault((order[view.state], _hang_clause(view)), []).append(view.rank)
-    return f"{group_text(group)}: {_join(sorted(clauses.items(), key=lambda item: item[0]))}"
+    return _join(sorted(clauses.items(), key=lambda item: item[0]))
 
 
 def parts_text(views: Sequence[RankView], seq: int | None) -> str:

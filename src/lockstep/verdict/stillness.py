@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.ledger import Ledger
+from lockstep.ledger import SILENT_S, Ledger
 
-PULSE_S = 2.0  # a living process writes a pulse at least this often
-SILENT_S = 2.5 * PULSE_S
 PASSES = ("sleep", "file")  # what a main thread may be parked in and yet end by itself
 
 
@@ -29,6 +27,14 @@ def silent_for(ledger: Ledger, now: float) -> float | None:
     """Seconds without a line, where that is too long for a living process; None for one that has ended."""
     quiet = now - ledger.last_t
     return quiet if ledger.ended is None and quiet >= SILENT_S else None
+
+
+def unseen(ledgers: Sequence[Ledger], window: Window, settle_s: float) -> list[Ledger]:
+    """Processes that have not ended and whose pulses do not reach `settle_s` into the window.
+
+    They may have moved all the while: starved, stopped, or gone.
+    """
+    return [x for x in ledgers if x.ended is None and x.last_t < window.start + settle_s]
 
 
 def still(ledgers: Sequence[Ledger], now: float) -> Window:

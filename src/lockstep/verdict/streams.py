@@ -27,8 +27,8 @@ class _Run:
 
 def agreed_count(a: Member, b: Member) -> int:
     """The highest count up to which the digests prove both streams equal."""
-    digests = {mark.count: mark.digest for mark in _marks(a) if mark.digest is not None}
-    same = (m.count for m in reversed(_marks(b)) if m.digest is not None and digests.get(m.count) == m.digest)
+    digests = {mark.count: mark.digest for mark in a.marks if mark.digest is not None}
+    same = (m.count for m in reversed(b.marks) if m.digest is not None and digests.get(m.count) == m.digest)
     return next(same, 0)
 
 
@@ -36,7 +36,7 @@ def part(a: Member, b: Member, limits: tuple[int, int] | None = None) -> Parting
     """The first collective that differs. With `limits`, the counts of both at one boundary, a missing one
     differs too.
 
-    Without limits only what both have issued by their last boundaries is compared.
+    Without limits only what both have told is compared.
     """
     start = agreed_count(a, b)
     end_a, end_b = limits or (a.recorded, b.recorded)
@@ -59,14 +59,10 @@ def operation_at(member: Member, seq: int) -> Operation | None:
     return next((run.operation for run in _runs(member, seq - 1, seq)), None)
 
 
-def _marks(member: Member) -> list[Mark]:
-    return member.ledger.marks.get(member.g, [])
-
-
 def _runs(member: Member, after: int, upto: int) -> Iterator[_Run]:
     """The runs of the collectives number `after` + 1 to `upto`, cut to this range, without holes."""
     before = 0
-    for mark in _marks(member):
+    for mark in member.marks:
         if before >= upto:
             return
         if mark.count > after:

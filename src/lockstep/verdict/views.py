@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from lockstep.ledger import Boundary, Ledger, Operation, Waiting
+from lockstep.ledger import PULSE_S, Boundary, Ledger, Operation, Waiting
 
 from .compare import Difference, last_shared
 from .groups import JobGroup, Member
 from .hang import Hang, open_boundary
 from .model import BoundaryView, GroupView, RankState, RankView
 from .sentence import innermost, operation_text
-from .stillness import PULSE_S, silent_for
+from .stillness import silent_for
 from .streams import operation_at
 
 
@@ -69,6 +70,18 @@ def hang_views(hang: Hang, groups: Sequence[JobGroup], now: float, at: float) ->
                 elsewhere=_elsewhere(member, groups, at) if state == "absent" else None,
             )
         )
+    return tuple(views)
+
+
+def parted_views(hung: Sequence[RankView], parted: Sequence[RankView]) -> tuple[RankView, ...]:
+    """Views of ranks that hang, changed to show what each issued where they had parted (`parted`)."""
+    views = []
+    for view, at in zip(hung, parted, strict=True):
+        state = at.state if view.state in ("absent", "done") else view.state
+        elsewhere = view.waits_elsewhere
+        if view.operation:  # it waits in the group
+            elsewhere = f"in {view.operation}" if view.operation != at.operation else None
+        views.append(replace(view, state=state, operation=at.operation, waits_elsewhere=elsewhere))
     return tuple(views)
 
 
@@ -156,4 +169,5 @@ def _elsewhere(member: Member, groups: Sequence[JobGroup], at: float) -> str | N
             else None
         )
     group = member.ledger.groups.get(wait.g)
-    return f"in {operation_text(wait, wait.seq)}" + (f" of group {group.name}" if group else "")
+    where = f" of group {group.name}" if group and wait.g != member.g else ""
+    return f"in {operation_text(wait, wait.seq)}{where}"

@@ -222,8 +222,8 @@ def soak(
     requests: Annotated[str, typer.Option(help="Requests of each worker in a round.")] = "2-6",
     max_tokens: Annotated[str, typer.Option(help="Tokens of a round's answers.")] = "1-4",
     pictures: Annotated[float, typer.Option(help="Share of requests with a picture.")] = 0.3,
-    pause_rate: Annotated[float, typer.Option(help="Pauses of a worker per second; 0 for none.")] = 8.0,
-    pause_s: Annotated[float, typer.Option("--pause", help="Their mean length in seconds.")] = 0.5,
+    pause_rate: Annotated[float, typer.Option(help="Pauses of a worker per second; 0 for none.")] = 3.0,
+    pause_s: Annotated[float, typer.Option("--pause", help="Their mean length in seconds.")] = 0.3,
     load: Annotated[int, typer.Option(help="Processes that keep a core busy meanwhile.")] = 0,
     only: Annotated[int | None, typer.Option("--round", help="Play this round over and over.")] = None,
     page: Annotated[

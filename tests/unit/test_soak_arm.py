@@ -48,9 +48,10 @@ def soak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Soak:
 
         monkeypatch.setattr(rollout, "rollout_command", command)
         record = Record(tmp_path / "x.jsonl", settings)
+        until = time.monotonic() + seconds
         own = Arm(SPEC, record, PROMPTS, tmp_path / "x", LIMITS, lambda record, what: None)
         try:
-            own.run(time.monotonic() + seconds, rounds=rounds)
+            own.run(lambda tally: tally.rounds >= rounds or time.monotonic() >= until)
         finally:
             assert processes(tmp_path) == []
         assert read(tmp_path / "x.jsonl").rounds == record.tally.rounds

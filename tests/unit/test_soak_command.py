@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lockstep import cli
 from lockstep.fixtures.shapes import write_shapes
 from lockstep.job import session
+from lockstep.job.gpu import GpuOptions
 from lockstep.job.session import SetupError
+from lockstep.job.spec import JobSpec
 from lockstep.soak import command
 from lockstep.soak.arm import Arm
 from lockstep.soak.command import Options, is_wrong, run, span
 from lockstep.soak.record import Tally
+from lockstep.soak.rounds import Settings
 
 ROUND = {"s": 0.5, "requests": 6, "pauses": 0, "paused_s": 0.0, "load": 1.0}
 HANG = {**ROUND, "text": "rank 0 waits", "group": "rollout.dp", "cause": "offline-wave-race"}
@@ -30,7 +36,7 @@ def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
     monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
 
-    def play(self: Arm, until: float) -> None:
+    def play(self: Arm, over: object) -> None:
         record = self._record
         kind = "hang" if record.tally.settings.remedy == "as shipped" else "round"
         record.add(kind, n=record.tally.rounds, **(HANG if kind == "hang" else ROUND))
@@ -78,8 +84,8 @@ def test_the_page_has_all_records(out: Path, tmp_path: Path) -> None:
     soak(out, remedies=("open wave",), seed=3)
     soak(out, remedies=("as shipped",), seed=4, page=tmp_path / "soak.md")
     page = (tmp_path / "soak.md").read_text()
-    assert "| open wave | pauses 8/s of 0.5 s | 3 | 1 | 0 |" in page
-    assert "| as shipped | pauses 8/s of 0.5 s | 4 | 1 | 1 | 100% |" in page
+    assert "| open wave | pauses 3/s of 0.3 s | 3 | 1 | 0 |" in page
+    assert "| as shipped | pauses 3/s of 0.3 s | 4 | 1 | 1 | 100% |" in page
 
 
 def test_a_remedy_must_not_hang(out: Path) -> None:
@@ -128,6 +134,53 @@ def test_wrong_usage_exits_with_2(tmp_path: Path) -> None:
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2
         assert list(tmp_path.iterdir()) == []
+
+
+def test_on_gpus_it_has_a_worker_for_each_of_the_rollouts(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.devices, "find_gpus", lambda: list(range(8)))
+    played: list[JobSpec] = []
+    play = Arm.run
+    monkeypatch.setattr(Arm, "run", lambda self, over: (played.append(self._spec), play(self, over)))
+    chosen = Options(minutes=1, remedies=("open wave",), seed=1)
+    (tally,) = run("cuda", out=out, options=chosen, page=None, gpu=GpuOptions(rollout_gpus="3"))
+    assert (tally.settings.device, tally.settings.workers) == ("cuda", 3)
+    assert (played[0].layout.rollout, played[0].remedy) == ((5, 6, 7), "open wave")
+    assert [path.name for path in out.glob("*.jsonl")] == ["open_wave_cuda_paused.jsonl"]
+
+
+@pytest.mark.parametrize(("hangs", "code"), [(False, 0), (True, 1)])
+def test_after_the_runs_of_the_job(
+    out: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool, code: int
+) -> None:
+    told: list[str] = []
+
+    def runs(*_: object, **__: object) -> list[object]:
+        told.append("runs")
+        return []
+
+    def soaks(device: str, *, out: Path, options: Options, page: Path | None, gpu: GpuOptions) -> list[Tally]:
+        told.append(f"soak {device} {out} {options.minutes}")
+        tally = Tally(Settings(remedy="open wave", seed=1, device=device, workers=2))
+        tally.add({"k": "hang" if hangs else "round", "n": 0, **HANG})
+        return [tally]
+
+    monkeypatch.setattr(session, "run", runs)
+    monkeypatch.setattr(command, "run", soaks)
+    arguments = ["run", "--stress-minutes", "20", "--out", str(out / "cpu_stress")]
+    assert CliRunner().invoke(cli.app, arguments).exit_code == code
+    assert told == ["runs", f"soak cpu {out / 'soak'} 20.0"]
+    del told[:]
+    assert CliRunner().invoke(cli.app, arguments[:1]).exit_code == 0
+    assert told == ["runs"]
+
+
+def test_the_command_lines_defaults_are_the_settings() -> None:
+    given = {name: parameter.default for name, parameter in inspect.signature(cli.soak).parameters.items()}
+    for name in ("pictures", "pause_rate", "pause_s", "load", "only"):
+        assert given[name] == getattr(Settings, name)
+    for name in ("requests", "max_tokens"):
+        assert span(given[name]) == getattr(Settings, name)
+    assert Path(given["out"]) == command.OUT
 
 
 def test_default_remedies_are_known() -> None:

@@ -18,7 +18,7 @@ from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import Limits
 from lockstep.soak.client import Asking
 from lockstep.soak.pauses import Pauses
-from lockstep.soak.record import Record
+from lockstep.soak.record import Record, Tally
 from lockstep.soak.rollout import Rollout, RolloutError
 from lockstep.soak.rounds import Prompt, Round, plan
 
@@ -72,26 +72,18 @@ class Arm:
         self._spec, self._record, self._prompts = spec, record, prompts
         self._folder, self._limits, self._tell = folder, limits, tell
 
-    def run(self, until: float, *, hangs: int | None = None, rounds: int | None = None) -> None:
-        """Plays until the monotonic clock says `until`, or there are so many hangs or rounds in the record.
+    def run(self, over: Callable[[Tally], bool]) -> None:
+        """Plays until `over`, which is asked before each start of the engines and before each round.
 
-        A round that has begun is played to its end. Raises SoakError, StartError, OSError.
+        Raises SoakError, StartError, OSError.
         """
-
-        def over() -> bool:
-            tally = self._record.tally
-            enough = (hangs is not None and len(tally.hangs) >= hangs) or (
-                rounds is not None and tally.rounds >= rounds
-            )
-            return enough or time.monotonic() >= until
-
         with ProcessTree() as tree:
-            while not over():
+            while not over(self._record.tally):
                 self._one_life(tree, over)
         if left := tree.leftovers():
             raise SoakError("; ".join(left))
 
-    def _one_life(self, tree: ProcessTree, over: Callable[[], bool]) -> None:
+    def _one_life(self, tree: ProcessTree, over: Callable[[Tally], bool]) -> None:
         """From a start of the engines to a round that they do not answer, or the end of the soak."""
         record = self._record
         run_dir = self._folder / f"start-{record.tally.starts}"
@@ -125,8 +117,8 @@ class Arm:
         finally:
             tree.stop(busy, 0.0)
 
-    def _rounds(self, rollout: Rollout, over: Callable[[], bool]) -> None:
-        while not over():
+    def _rounds(self, rollout: Rollout, over: Callable[[Tally], bool]) -> None:
+        while not over(self._record.tally):
             number = self._record.tally.rounds
             asked = plan(self._record.tally.settings, number, self._prompts)
             played = self._play(rollout, asked)

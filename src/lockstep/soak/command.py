@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def run(
                 teller.begin(record)
                 folder = out / record.path.stem
                 arm = Arm(cured(job, remedy), record, prompts, folder, Limits(), teller)
-                arm.run(time.monotonic() + 60 * options.minutes / len(remedies))
+                arm.run(_after(options.minutes / len(remedies)))
                 teller.end(record)
             if page is not None:
                 write_page(read_all(out), page)
@@ -120,6 +120,11 @@ class Teller:
 
     def _say(self, text: str) -> None:
         self._console.print(escape(text), highlight=False)
+
+
+def _after(minutes: float) -> Callable[[Tally], bool]:
+    until = time.monotonic() + 60 * minutes
+    return lambda tally: time.monotonic() >= until
 
 
 def _remedy(name: str) -> Tried:

@@ -39,9 +39,9 @@ class Settings:
     """Least and most tokens of an answer; the same for all answers of a round, as in the job."""
     pictures: float = 0.3
     """Share of requests that come with a picture."""
-    pause_rate: float = 8.0
+    pause_rate: float = 3.0
     """Pauses of each worker per second in which it is not paused; 0 for none."""
-    pause_s: float = 0.5
+    pause_s: float = 0.3
     """Their mean length in seconds. Both the gaps and the lengths are exponentially distributed."""
     load: int = 0
     """Processes that keep a core busy all the while."""

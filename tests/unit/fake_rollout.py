@@ -1,7 +1,7 @@
 """Stands in for the rollout server: `python fake_rollout.py PORT HOW...`, HOW being what it does with each
-request in turn: `answer`, `slow` (3 s), `few` (one answer too few), `error` (500), `die`, `hang` (like the
-race: engine core 0 waits, engine core 1 is idle); the last one again and again. Answers /health/, and writes
-the ledgers of a worker and two engine cores. Stdlib only.
+request after the first in turn: `answer`, `slow` (3 s), `few` (one answer too few), `error` (500), `die`,
+`hang` (like the race: engine core 0 waits, engine core 1 is idle); the last one again and again. `cold`: 500
+to the first one, too. Answers /health/, and writes the ledgers of a worker and two engine cores. Stdlib only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ledger:
 
 class Server(BaseHTTPRequestHandler):
     hows = sys.argv[2:]
-    hung = False
+    hung = warm = False
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -46,7 +46,10 @@ class Server(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["infer_requests"]
-        how = self.hows.pop(0) if len(self.hows) > 1 else self.hows[0]
+        how = "answer"  # to the first, which warms up
+        if Server.warm or self.hows[0] == "cold":
+            how = self.hows.pop(0) if len(self.hows) > 1 else self.hows[0]
+        Server.warm = True
         if how == "die":
             os._exit(3)
         if how == "slow":
@@ -54,7 +57,7 @@ class Server(BaseHTTPRequestHandler):
         if how == "hang":
             Server.hung = True
             time.sleep(600)
-        self.send_response(500 if how == "error" else 200)
+        self.send_response(500 if how in ("error", "cold") else 200)
         self.end_headers()
         self.wfile.write(json.dumps([{}] * (len(asked) - (how == "few"))).encode())
 

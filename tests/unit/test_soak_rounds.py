@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.soak.rounds import LONGEST_PAUSE_S, PAUSES_FOR_S, Prompt, Settings, plan
+from lockstep.soak.rounds import LONGEST_PAUSE_S, PAUSES_FOR_S, Prompt, Settings, plan, warm_up
 
 PROMPTS = [Prompt(f"<image>What is this? {n}", (f"picture {n}",)) for n in range(9)]
 SETTINGS = Settings(remedy="as shipped", seed=7, device="cpu", workers=2)
@@ -76,6 +76,12 @@ def test_a_long_pause_is_cut() -> None:
 
 def test_no_pauses() -> None:
     assert plan(replace(SETTINGS, pause_rate=0.0), 0, PROMPTS).pauses == ((), ())
+
+
+def test_a_warm_up_is_one_request_a_worker_without_pauses() -> None:
+    warm = warm_up(replace(SETTINGS, workers=3), PROMPTS)
+    assert warm.prompts == tuple(PROMPTS[:3])
+    assert warm.pauses == ((), (), ())
 
 
 def test_one_round_over_and_over() -> None:

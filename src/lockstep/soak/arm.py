@@ -20,7 +20,7 @@ from lockstep.soak.client import Asking
 from lockstep.soak.pauses import Pauses
 from lockstep.soak.record import Record, Tally
 from lockstep.soak.rollout import Rollout, RolloutError
-from lockstep.soak.rounds import Prompt, Round, plan
+from lockstep.soak.rounds import Prompt, Round, plan, warm_up
 
 LOAD = Path(__file__).with_name("load.py")
 LOOK_AFTER_S = 2.0
@@ -91,6 +91,9 @@ class Arm:
         begun, known = time.monotonic(), len(record.tally.hangs)
         try:
             with Rollout(self._spec, run_dir, tree, self._limits) as rollout:
+                warmed = self._play(rollout, warm_up(record.tally.settings, self._prompts))
+                if warmed.kind != "round":
+                    raise RolloutError(f"its first round {warmed.kind}: {warmed.text}")
                 seconds = time.monotonic() - begun
                 record.add("start", s=round(seconds, 1), host=host(), ledgers=str(run_dir / "ledgers"))
                 self._tell(record, f"engines ready after {seconds:.0f} s")

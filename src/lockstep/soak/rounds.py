@@ -83,6 +83,13 @@ def plan(settings: Settings, number: int, prompts: Sequence[Prompt]) -> Round:
     )
 
 
+def warm_up(settings: Settings, prompts: Sequence[Prompt]) -> Round:
+    """A round for engines that have just been started: their first one takes many times as long. It counts
+    for nothing and cannot hang: each worker adds one request, so that none is late (docs/protocol.md).
+    """
+    return Round(-1, tuple(prompts[: settings.workers]), 1, 1, ((),) * settings.workers)
+
+
 def _between(chance: Chance, least: int, most: int) -> int:
     return least + int(chance() * (most - least + 1))
 

@@ -17,12 +17,15 @@ _HEAD = """# Soak
 
 Made by `lockstep soak` (`nox -s soak -- --stress-minutes N`) from its records. A soak is the job's rollout
 without its trainer: the real `swift rollout` server of data parallel size 2, asked by HTTP as the trainer
-asks it, one round after another. Nothing in it is patched: what is done to it comes from outside. A *hang*
-is a round that is not answered while the ledgers say `stuck`; the engines are then ended and started anew,
-and the soak goes on with the next round. A slow round is none.
+asks it, one round after another. What is done to it comes from outside, nothing is patched for it: its
+workers (the processes that add requests to the engines) are stopped and continued at random moments of a
+round by SIGSTOP and SIGCONT, and other processes keep the cores busy (*load*: how many). A *hang* is a round
+that is not answered while the ledgers say `stuck`; the engines are then ended and started anew, and the soak
+goes on with the next round. A slow round is none. Engines answer one round that does not count before they
+are paused.
 
-Number of requests, pictures, length of answers, sampling seeds and pauses of each round follow from the
-soak's seed and the round's number.
+Everything random follows from the soak's seed and the round's number: `lockstep soak --seed S --round N`
+plays round N again and again, with the other settings as below.
 """
 
 
@@ -56,6 +59,10 @@ _COLUMNS = ("remedy", "conditions", "seed", "rounds", "hangs", "rate", "95% inte
 _FOOT = """*95% interval*: Clopper and Pearson's exact one for the rate of hangs per round; where none hung,
 the upper bound alone, at 95% (the exact form of the rule of three, 3/rounds). *rounds/s* counts the rounds
 that were answered, without the starts of the engines.
+
+What a soak does not have: a trainer, and so no weight sync between the rounds (docs/protocol.md tells of a
+second deadlock that needs one). Its pauses are more frequent than on a healthy host; how often a job hangs by
+itself depends on its host, its engines' speed and its requests, and is not what the rates say.
 """
 
 
@@ -111,12 +118,13 @@ def _note(name: str, tally: Tally) -> str:
         f"**{name}**: {chosen.remedy}, {conditions(chosen)}, seed {chosen.seed}, device {chosen.device}. "
         f"Each round {_span(chosen.requests)} requests a worker, {chosen.pictures:.0%} of them with a "
         f"picture, answers of at most {_span(chosen.max_tokens)} tokens. {tally.requests} requests in all; "
-        f"engines started {tally.starts} times, on {hosts}; {loads}."
+        f"engines started {_times(tally.starts)}, on {hosts}; {loads}."
     ]
     if chosen.pause_rate:
         lines.append(
-            f"Gaps between a worker's pauses and their lengths are exponentially distributed, cut at "
-            f"{LONGEST_PAUSE_S:g} s; {tally.pauses} pauses of {tally.paused_s:.0f} s in all."
+            "How long a worker runs between two pauses, and how long they are, is exponentially distributed; "
+            f"none is longer than {LONGEST_PAUSE_S:g} s. {tally.pauses} pauses of {tally.paused_s:.0f} s in "
+            "all."
         )
     if tally.hangs:
         groups = Counter(f"{hang['group']} ({hang['cause']})" for hang in tally.hangs)
@@ -127,6 +135,10 @@ def _note(name: str, tally: Tally) -> str:
         lines.append(f"Hung in {told}. In rounds {numbers}{more}. Round {first['n']}: *{first['text']}*.")
     lines += [f"Round {failed['n']} failed: {failed['text']}." for failed in tally.failures]
     return "\n".join(lines) + "\n"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _span(bounds: tuple[int, int]) -> str:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ledgers import Job, incident, whole_job
 
 from lockstep import faults
+from lockstep.faults import matrix
 from lockstep.faults.catalogue import FAULTS, Expected, Fault
 from lockstep.faults.data import without_images
 from lockstep.faults.matrix import wrong
 from lockstep.faults.page import write_page
 from lockstep.fixtures.shapes import check_dataset, write_shapes
-from lockstep.verdict import BoundaryView, GroupView, Kind, RankView, Verdict
+from lockstep.job.spec import JobSpec, cpu_job
+from lockstep.job.supervise import Outcome
+from lockstep.ledger import read_directory
+from lockstep.verdict import BoundaryView, GroupView, Kind, RankView, Verdict, judge
 
 ROOM = Path(faults.__file__).parent
 ARMED = [(name, where) for name, places in faults.INSIDE.items() for where in places.values()]
@@ -164,3 +170,39 @@ def test_the_page_says_what_is_wrong_and_what_was_not_run(tmp_path: Path) -> Non
         "| late rank | rollout | in step | stuck, offline-wave-race | **no**: verdict: expected stuck" in text
     )
     assert text.count("| not run |") == len(FAULTS) - 1
+
+
+def test_ledgers_outlive_the_run_and_give_the_same_verdict_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_job(spec: JobSpec, home: Path, *_: Any) -> Outcome:
+        shutil.copytree(Job(whole_job()).write(tmp_path / "made"), home)
+        return Outcome(judge(read_directory(home)), "", 9.0, 2.5, 1.0, 1)
+
+    monkeypatch.setattr(matrix, "run_job", run_job)
+    job = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))
+    none = by_name("none")
+    (row,) = matrix.run_matrix(job, tmp_path, [none], lambda _: lambda *_: None, lambda *_: None)
+    assert (row["verdict"], row["wrong"]) == ("in step", "")
+    for folder in tmp_path.iterdir():
+        if folder.name.startswith("2"):
+            shutil.rmtree(folder)
+    assert matrix.judge_again(tmp_path, [none], lambda *_: None) == [row]
+
+    lone = next((tmp_path / "ledgers").rglob("trainer-rank-1-*"))
+    lone.unlink()
+    (again,) = matrix.judge_again(tmp_path, [none], lambda *_: None)
+    assert again["wrong"].startswith("verdict: expected in step, got incomplete")
+
+
+def test_a_verdict_that_the_ledgers_do_not_give_again_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_job(spec: JobSpec, home: Path, *_: Any) -> Outcome:
+        Job(incident()).write(home)
+        return Outcome(Verdict(Kind.IN_STEP, ""), "", 9.0, 2.5, 1.0, 1)
+
+    monkeypatch.setattr(matrix, "run_job", run_job)
+    job = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))
+    (row,) = matrix.run_matrix(job, tmp_path, [by_name("none")], lambda _: lambda *_: None, lambda *_: None)
+    assert row["wrong"].startswith("its ledgers alone give another verdict, 'stuck': group rollout.dp")

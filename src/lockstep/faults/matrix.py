@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.faults.catalogue import FAULTS, Expected, Fault
+from lockstep.job.arms import check_again
 from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import JobError, Limits, Progress, run_job
 from lockstep.ledger import read_directory
@@ -28,7 +30,7 @@ def run_matrix(
     done: Callable[[Fault, Row], None],
 ) -> list[Row]:
     """Runs `faults`, each in a new folder; keeps the rows of earlier runs of others in
-    `folder/summary.json`.
+    `folder/summary.json`, and the ledgers of every row in `folder/ledgers`.
     """
     job = job.with_(trainer={**job.trainer, **SIZES})
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -39,7 +41,7 @@ def run_matrix(
             rows[fault.name] = _run(fault, job, home, progress(fault))
         except JobError as error:
             rows[fault.name] = {"fault": fault.name, "verdict": "-", "wrong": str(error)}
-        rows[fault.name]["ledgers"] = str(home / "ledgers")
+        rows[fault.name]["ledgers"] = str(_keep(home / "ledgers", folder / "ledgers" / home.name))
         _save(rows, folder)
         done(fault, rows[fault.name])
     return list(rows.values())
@@ -55,6 +57,12 @@ def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Ro
             done(fault, row)
     _save(rows, folder)
     return list(rows.values())
+
+
+def _keep(ledgers: Path, place: Path) -> Path:
+    """A copy that stays when the run's folder is removed, in the place of that of an earlier run."""
+    shutil.rmtree(place, ignore_errors=True)
+    return Path(shutil.copytree(ledgers, place)) if ledgers.exists() else place
 
 
 def _rows(folder: Path) -> dict[str, Row]:
@@ -80,8 +88,11 @@ def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> Row:
         if watch is not None:
             watch.over.set()
             watch.join(timeout=5)
+    row = _judged(fault, outcome.verdict, outcome.leftovers)
+    if not row["wrong"]:
+        row["wrong"] = check_again(outcome, home)
     return {
-        **_judged(fault, outcome.verdict, outcome.leftovers),
+        **row,
         "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),
         "seconds": round(outcome.seconds, 1),
         "failure": outcome.failure,

@@ -1,9 +1,12 @@
 """Stands in for both commands of the job: `python fake_job.py SIDE PORT ACTION...`. Stdlib only.
- Actions, one after another: `serve` (health checks are answered from now on), `spawn` (a worker by
-multiprocessing), `spawn-dies` (one that ends at once), `ledger` / `ledger-end` (the process writes its
-ledger, and ends it), `train` (boundaries of one step), `pulse` (one a second, nothing moves), `error` (the
-probe failed), `wait` (for the other side to serve), `hang`, `listen PORT`, `say TEXT`, `kill-worker`, `exit
-CODE`, `die`.
+
+Actions, one after another: `serve` (health checks are answered from now on), `spawn` (a worker by
+multiprocessing), `spawn-dies` (one that ends once the supervisor has seen it), `ledger` / `ledger-end` (the
+process writes its ledger, and ends it), `train` (boundaries of one step), `pulse` (one a second, nothing
+moves), `pulse-once`, `error` (the probe failed), `wait` (for the other side to serve), `until FLAG`, `tell
+FLAG`, `hang`, `listen PORT`, `say TEXT`, `kill-worker`, `exit CODE`, `die`.
+
+Flags are files in the folder $FLAGS, so that things happen in order however slow the machine is.
 """
 
 from __future__ import annotations
@@ -50,9 +53,18 @@ class Ledger:
             time.sleep(1)
 
 
+def flag(name: str) -> Path:
+    return Path(os.environ["FLAGS"], name)
+
+
+def until(name: str) -> None:
+    while not flag(name).exists():
+        time.sleep(0.05)
+
+
 def worker(dies: bool) -> None:
     if dies:
-        time.sleep(1)
+        until("child seen")
         raise RuntimeError("this worker cannot start")
     Ledger("rollout", "worker").pulse_on()
 
@@ -78,6 +90,8 @@ def main(side: str, port: str, actions: list[str]) -> None:
                 ledger.write("boundary", b=name, n=1, step=1, c={}, s={})
         elif action == "pulse" and ledger:
             threading.Thread(target=ledger.pulse_on, daemon=True).start()
+        elif action == "pulse-once" and ledger:
+            ledger.write("pulse", **PULSE)
         elif action == "error" and ledger:
             ledger.write("error", what="the probe is broken")
         elif action == "ledger-end" and ledger:
@@ -89,8 +103,10 @@ def main(side: str, port: str, actions: list[str]) -> None:
                     break
                 except OSError:
                     time.sleep(0.1)
-        elif action == "sleep":
-            time.sleep(float(next(todo)))
+        elif action == "until":
+            until(next(todo))
+        elif action == "tell":
+            flag(next(todo)).touch()
         elif action == "say":
             print(next(todo), flush=True)
         elif action == "kill-worker":

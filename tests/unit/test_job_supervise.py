@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -19,17 +19,23 @@ import pytest
 
 from lockstep.job import evidence, scratch, supervise
 from lockstep.job.launch import Command, Ports
+from lockstep.job.losses import Loss, Losses
 from lockstep.job.ports import free_ports, release_ports
+from lockstep.job.processes import ProcessInfo
 from lockstep.job.spec import JobSpec, cpu_job
 from lockstep.job.supervise import JobError, Limits, Outcome, run_job
-from lockstep.ledger import LedgerTail
+from lockstep.ledger import Ledger, LedgerTail
 from lockstep.verdict import Kind
 
 FAKE = str(Path(__file__).with_name("fake_job.py"))
 SPEC = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))
-LIMITS = Limits(settle_s=1.0, stall_s=30.0, start_s=30.0, total_s=60.0)
+LIMITS = Limits(settle_s=1.0, stall_s=120.0, start_s=120.0, total_s=240.0)
+PROMPT_S = 60.0
+"""Far below the limits and far above what anything here takes, also on a machine that is busy with other
+things.
+"""
 SERVES = ["serve", "hang"]
-TRAINS = ["wait", "sleep", "1", "ledger", "train", "ledger-end"]
+TRAINS = ["until", "healthy", "ledger", "train", "ledger-end"]
 
 
 def ignore(tail: LedgerTail, age: float, healthy: bool) -> None:
@@ -37,11 +43,33 @@ def ignore(tail: LedgerTail, age: float, healthy: bool) -> None:
 
 
 class Runner:
-    """Runs a job of two fake commands; afterwards checks that no process of it is left."""
+    """Runs a job of two fake commands; afterwards checks that no process of it is left.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> None:
+    Tells them by flags what the supervisor noticed: `healthy`, `child seen` (of the rollout), `worker seen`
+    (one with a ledger), `worker lost`.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._monkeypatch = monkeypatch
-        self.run_dir = run_dir
+        self.run_dir = folder / "run"
+        self.flags = flags = folder / "flags"
+        flags.mkdir()
+
+        class Telling(Losses):
+            def look(
+                self, processes: Sequence[ProcessInfo], ledgers: Sequence[Ledger], now: float
+            ) -> list[Loss]:
+                lost = super().look(processes, ledgers, now)
+                seen = {pid for pid, looks in self._looks.items() if looks > 1}
+                recorded = {x.process.pid for x in ledgers if x.process and x.process.role == "worker"}
+                for name, noticed in (
+                    ("child seen", seen), ("worker seen", seen & recorded), ("worker lost", lost),
+                ):  # fmt: skip
+                    if noticed:
+                        (flags / name).touch()
+                return lost
+
+        monkeypatch.setattr(supervise, "Losses", Telling)
 
     def __call__(
         self,
@@ -52,15 +80,20 @@ class Runner:
     ) -> Outcome:
         def command(side: str, actions: list[str]) -> Callable[[JobSpec, Ports, Path], Command]:
             def make(spec: JobSpec, ports: Ports, run_dir: Path) -> Command:
-                env = {"PATH": os.environ["PATH"], "LOCKSTEP_RUN_DIR": str(run_dir)}
+                env = {"PATH": os.environ["PATH"], "LOCKSTEP_RUN_DIR": str(run_dir), "FLAGS": str(self.flags)}
                 return Command([sys.executable, "-S", FAKE, side, str(ports.http), *actions], env)
 
             return make
 
+        def tell(tail: LedgerTail, age: float, healthy: bool) -> None:
+            if healthy:
+                (self.flags / "healthy").touch()
+            progress(tail, age, healthy)
+
         self._monkeypatch.setattr(supervise, "rollout_command", command("rollout", rollout))
         self._monkeypatch.setattr(supervise, "trainer_command", command("trainer", trainer))
         try:
-            return run_job(SPEC, self.run_dir, limits, progress)
+            return run_job(SPEC, self.run_dir, limits, tell)
         finally:
             assert self.remains() == []
 
@@ -84,14 +117,14 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
     }.items():
         monkeypatch.setattr(supervise, name, seconds)
     monkeypatch.setattr(evidence, "FLIGHT_S", 0.3)
-    return Runner(monkeypatch, tmp_path / "run")
+    return Runner(monkeypatch, tmp_path)
 
 
 def test_a_job_that_ends_well(run: Runner) -> None:
     seen: list[bool] = []
     outcome = run(SERVES, TRAINS, progress=lambda tail, age, healthy: seen.append(healthy))
     assert (outcome.verdict.kind, outcome.failure, outcome.leftovers) == (Kind.IN_STEP, "", [])
-    assert 0 < outcome.start_seconds < outcome.seconds < 20
+    assert 0 < outcome.start_seconds < outcome.seconds < PROMPT_S
     assert outcome.peak_memory > 1 << 20
     assert seen[0] is False
     assert not (run.run_dir / "tmp").exists()
@@ -116,11 +149,11 @@ def test_a_rollout_that_dies_at_start_up_is_told_at_once(run: Runner) -> None:
     told = "the rollout server ended with status 2 before it was ready: ValueError: remaining_argv: "
     assert outcome.failure == f"{told}['--nonsense'] ({log}:2)"
     assert outcome.verdict.kind is Kind.INCOMPLETE
-    assert outcome.seconds < 10
+    assert outcome.seconds < PROMPT_S
 
 
 def test_a_rollout_that_ends_later_is_told(run: Runner) -> None:
-    outcome = run(["serve", "sleep", "1", "say", "KeyError: 'x'", "exit", "1"], ["wait", "hang"])
+    outcome = run(["serve", "until", "healthy", "say", "KeyError: 'x'", "exit", "1"], ["wait", "hang"])
     assert outcome.failure.startswith(
         "the rollout server ended with status 1 while the trainer was running: KeyError: 'x' ("
     )
@@ -133,25 +166,25 @@ def test_a_rollout_that_never_answers_is_given_up(run: Runner) -> None:
         == f"the rollout server was not ready after 2 s; its log is {run.run_dir / 'logs' / 'rollout.log'}"
     )
     assert outcome.start_seconds == 0
-    assert outcome.seconds < 15
+    assert outcome.seconds < PROMPT_S
 
 
 def test_a_worker_that_dies_at_start_up_is_told_though_its_server_waits(run: Runner) -> None:
     outcome = run(["spawn-dies", "hang"], ["wait", "hang"])
     assert outcome.failure.startswith("a worker of the rollout (pid ")
     assert ") ended: RuntimeError: this worker cannot start (" in outcome.failure
-    assert outcome.seconds < 20
+    assert outcome.seconds < PROMPT_S
 
 
 def test_a_worker_that_is_killed_is_told_with_its_log(run: Runner) -> None:
-    outcome = run(["spawn", "serve", "sleep", "2", "kill-worker", "hang"], ["wait", "hang"])
+    outcome = run(["spawn", "serve", "until", "worker seen", "kill-worker", "hang"], ["wait", "hang"])
     assert outcome.failure.startswith("the rollout worker 0 (pid ")
     assert outcome.failure.endswith(f") died; its log is {run.run_dir / 'logs' / 'rollout-worker-0.log'}")
-    assert outcome.seconds < 20
+    assert outcome.seconds < PROMPT_S
 
 
 def test_a_worker_that_lives_is_no_loss(run: Runner) -> None:
-    outcome = run(["spawn", "serve", "hang"], ["wait", "sleep", "3", "ledger", "train", "ledger-end"])
+    outcome = run(["spawn", "serve", "hang"], ["until", "worker seen", *TRAINS])
     assert (outcome.verdict.kind, outcome.failure) == (Kind.IN_STEP, "")
 
 
@@ -163,7 +196,7 @@ def test_a_trainer_that_raises_is_told(run: Runner) -> None:
     log = run.run_dir / "logs" / "trainer.log"
     assert outcome.failure == f"the trainer ended with status 1: ValueError: no such shape ({log}:2)"
     assert outcome.verdict.kind is Kind.INCOMPLETE
-    assert outcome.seconds < 10
+    assert outcome.seconds < PROMPT_S
 
 
 def test_a_trainer_that_is_killed_is_told(run: Runner) -> None:
@@ -183,10 +216,10 @@ def test_a_trainer_that_fails_for_the_rollouts_sake_names_that(run: Runner) -> N
 def test_a_trainer_that_fails_because_a_worker_died_names_that_first(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "LOSS_S", 30.0)
+    monkeypatch.setattr(supervise, "LOSS_S", 600.0)
     outcome = run(
-        ["spawn", "serve", "sleep", "2", "kill-worker", "hang"],
-        ["wait", "ledger", "pulse", "sleep", "5", "say", "RuntimeError: x", "exit", "1"],
+        ["spawn", "serve", "until", "worker seen", "kill-worker", "hang"],
+        ["ledger", "until", "worker lost", "pulse-once", "say", "RuntimeError: x", "exit", "1"],
     )
     assert outcome.failure.startswith("the rollout worker 0 (pid ")
     assert "; the trainer ended with status 1: RuntimeError: x (" in outcome.failure
@@ -194,17 +227,30 @@ def test_a_trainer_that_fails_because_a_worker_died_names_that_first(
 
 def test_what_dies_after_the_trainer_is_no_reason(run: Runner) -> None:
     outcome = run(
-        ["spawn", "serve", "sleep", "2.5", "kill-worker", "hang"],
-        ["wait", "ledger", "sleep", "2", "ledger-end", "say", "ValueError: x", "sleep", "3", "exit", "1"],
+        ["spawn", "serve", "until", "trainer ended", "kill-worker", "hang"],
+        [
+            "ledger",
+            "until",
+            "worker seen",
+            "ledger-end",
+            "say",
+            "ValueError: x",
+            "tell",
+            "trainer ended",
+            "until",
+            "worker lost",
+            "exit",
+            "1",
+        ],
     )
     assert outcome.failure.startswith("the trainer ended with status 1: ValueError: x (")
     assert "worker" not in outcome.failure
 
 
 def test_a_trainer_that_does_not_exit_is_given_up(run: Runner) -> None:
-    outcome = run(SERVES, [*TRAINS, "hang"], Limits(stall_s=1.0))
+    outcome = run(SERVES, [*TRAINS, "hang"], Limits(stall_s=3.0))
     assert outcome.verdict.kind is Kind.IN_STEP
-    assert outcome.failure.startswith("the trainer did not exit within 1 s after training; its log is ")
+    assert outcome.failure.startswith("the trainer did not exit within 3 s after training; its log is ")
 
 
 # -- time
@@ -219,7 +265,7 @@ def test_a_job_whose_probe_failed_is_given_up_when_nothing_moves(run: Runner) ->
 def test_a_job_that_stalls_is_given_up(run: Runner) -> None:
     outcome = run(SERVES, ["wait", "ledger", "pulse", "hang"], Limits(settle_s=0.5, stall_s=2.0))
     assert (outcome.verdict.kind, outcome.failure) == (Kind.STALLED, "")
-    assert 2 <= outcome.seconds_to_verdict < 10
+    assert 2 <= outcome.seconds_to_verdict < PROMPT_S
 
 
 def test_a_job_that_takes_too_long_is_given_up(run: Runner) -> None:
@@ -242,14 +288,14 @@ def test_a_port_that_somebody_takes_is_named_with_its_holder(
     name = ("rollout's HTTP server", "trainer's rendezvous", "weight sync")[place]
     told = f"the job's port for the {name} was taken before it could listen there: port {ports[place]} of"
     assert outcome.failure.startswith(f"{told} 127.0.0.1 is in use by process {os.getpid()} (")
-    assert outcome.seconds < 10
+    assert outcome.seconds < PROMPT_S
 
 
 def test_a_port_of_the_jobs_own_is_not_taken(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(Ports.needed(1))
     release_ports(ports)
     monkeypatch.setattr(supervise, "free_ports", lambda *_: ports)
-    trainer = ["listen", str(ports[1]), "listen", str(ports[2]), "wait", "sleep", "2", *TRAINS]
+    trainer = ["listen", str(ports[1]), "listen", str(ports[2]), *TRAINS]
     assert run(SERVES, trainer).failure == ""
 
 
@@ -258,19 +304,19 @@ def test_a_full_disk_ends_the_job(run: Runner, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 30, (1 << 30) - (3 << 20), 3 << 20))
     outcome = run(SERVES, ["wait", "hang"])
     assert outcome.failure == f"{run.run_dir}: the disk is full: 3 MiB are free"
-    assert outcome.seconds < 10
+    assert outcome.seconds < PROMPT_S
 
 
 def test_a_full_disk_explains_a_trainer_that_failed(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     began = time.monotonic()
-    monkeypatch.setattr(supervise, "LOOK_S", 60.0)
+    monkeypatch.setattr(supervise, "LOOK_S", 600.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 0))
     outcome = run(["hang"], ["say", "OSError: [Errno 28] No space left on device", "exit", "1"])
     assert outcome.failure.startswith(
         f"{run.run_dir}: the disk is full: 0 MiB are free; the trainer ended with status 1: OSError"
     )
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < PROMPT_S
 
 
 def test_a_ledger_that_cannot_be_read_ends_the_job(run: Runner) -> None:

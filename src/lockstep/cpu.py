@@ -11,9 +11,13 @@ import os
 from typing import Any
 
 from lockstep.probe.hooks import replace, wrap
+from lockstep.probe.places import OWN_RANK, place, swift_4
 
 DEVICES = "LOCKSTEP_CPU"
 """Environment variable: how many devices a CPU-only rollout pretends to have. Its presence means: no GPU."""
+
+CORES = "VLLM_CPU_OMP_THREADS_BIND"
+"""Environment variable of vLLM's CPU build: a set of cores for each engine."""
 
 _applied = False
 
@@ -26,7 +30,7 @@ def rollout_environment(data_parallel: int, tensor_parallel: int, *, first: int 
     engines = data_parallel * tensor_parallel
     env = {
         DEVICES: str(engines),
-        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cores[(first + i) % len(cores)]) for i in range(engines)),
+        CORES: "|".join(str(cores[(first + i) % len(cores)]) for i in range(engines)),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "TORCHDYNAMO_DISABLE": "1",
     }
@@ -43,19 +47,23 @@ def trainer_environment() -> dict[str, str]:
 
 def apply_rollout() -> None:
     """For the rollout's server, workers and engine cores."""
-    _once(_device_count, _whole_prefill, lambda: _gloo_weight_sync("trl.scripts.vllm_serve"))
+    _once(
+        _device_count, _whole_prefill, _own_cores, _no_streams,
+        lambda: _gloo_weight_sync(place("server communicator")),
+    )  # fmt: skip
 
 
 def apply_trainer() -> None:
     """For a trainer rank; before ms-swift has parsed its arguments."""
-    _once(_bf16, _memory, _no_shared_memory_op, _whole_gather)
+    _once(_bf16, _memory, _no_streams, _no_shared_memory_op, _whole_gather)
 
 
 def apply_client() -> None:
     """For trainer rank 0, when it has imported its client of the rollout: it connects before it loads any
     plugin.
     """
-    _gloo_weight_sync("swift.trainers.rlhf_trainer.vllm_client")
+    _gloo_weight_sync(place("client"))
+    _no_streams()
 
 
 def _once(*patches: Any) -> None:
@@ -68,7 +76,7 @@ def _once(*patches: Any) -> None:
 
 def _device_count() -> None:
     """ms-swift 3.10.3 refuses a rollout whose data parallel size exceeds the number of GPUs."""
-    replace("swift.llm.argument.deploy_args:get_device_count", lambda: int(os.environ[DEVICES]))
+    replace(place("device count"), lambda: int(os.environ[DEVICES]))
 
 
 def _whole_prefill() -> None:
@@ -82,12 +90,42 @@ def _whole_prefill() -> None:
         self.enable_chunked_prefill = False
         self.enable_prefix_caching = False
 
-    wrap("vllm.engine.arg_utils:EngineArgs._set_default_args", set_default_args)
+    wrap(place("prefill"), set_default_args)
 
 
 def _gloo_weight_sync(module: str) -> None:
     """Weight sync of trl 0.24.0 (server) and ms-swift 3.10.3 (client) is NCCL only."""
     replace(f"{module}:PyNcclCommunicator", _gloo_communicator())
+
+
+def _own_cores() -> None:
+    """From 4.2.1 on ms-swift gives each worker its own GPUs and keeps its rank from vLLM; the sets of cores
+    of vLLM's CPU build are still everybody's.
+    """
+
+    def get_infer_engine(original: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
+        rank, cores = os.environ.get(OWN_RANK), os.environ.get(CORES, "")
+        if rank is not None and not args.vllm_use_async_engine:
+            size = args.vllm_tensor_parallel_size
+            first = int(rank) * size
+            os.environ[CORES] = "|".join(cores.split("|")[first : first + size])
+        return original(args, *rest, **kwargs)
+
+    if swift_4():
+        wrap(f"{place('rollout')}:SwiftRolloutDeploy.get_infer_engine", get_infer_engine)
+
+
+def _no_streams() -> None:
+    """ms-swift 4 waits for CUDA streams around its weight sync, also where there is no GPU."""
+    if not swift_4():
+        return
+    import contextlib
+
+    import torch
+
+    torch.cuda.synchronize = lambda device=None: None
+    torch.cuda.current_stream = lambda device=None: None
+    torch.cpu.device = lambda device: contextlib.nullcontext()
 
 
 def _bf16() -> None:
@@ -137,6 +175,7 @@ def _gloo_communicator() -> type:
 
         def __init__(self, group: Any, device: Any, library_path: str | None = None) -> None:
             self.group, self.rank, self.world_size = group, group.rank, group.world_size
+            self.device = torch.device("cpu")
             store = dist.PrefixStore("weight-sync", group.store)
             self._gloo = dist.ProcessGroupGloo(store, self.rank, self.world_size, dist.default_pg_timeout)
             # With a name it is not taken for one of vLLM's own stateless groups.

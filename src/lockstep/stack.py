@@ -25,14 +25,17 @@ class StackError(RuntimeError):
     """This environment does not hold the pinned stack."""
 
 
-def check_stack(device: str, installed: Mapping[str, str] | None = None) -> dict[str, str]:
+def check_stack(
+    device: str, installed: Mapping[str, str] | None = None, *, instead: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The pinned releases for `device` (`cpu` or `cuda`), all of them installed.
 
-    `installed` is for asking about another environment than this one. Raises StackError naming every package
+    `installed` is for asking about another environment than this one; `instead` has releases that are wanted
+    on purpose in place of the pinned ones. Raises StackError naming every package
     that is missing or of another version; a local label such as `+cu128` does not matter.
     """
     name, number = VLLM[device]
-    wanted = {**PINNED, name: number}
+    wanted = {**PINNED, name: number, **(instead or {})}
     wrong = []
     for package, pin in wanted.items():
         found = _version(package) if installed is None else installed.get(package)

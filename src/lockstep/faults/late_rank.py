@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from lockstep.probe.hooks import wrap
+from lockstep.probe.places import place
 from lockstep.probe.rollout import ENGINE
 
 
@@ -39,4 +40,4 @@ def arm(rank: int, generation: int, seconds: float) -> None:
 
     wrap(f"{ENGINE}.infer", infer)
     wrap(f"{ENGINE}.async_infer", infer)
-    wrap("swift.llm.infer.infer_engine.vllm_engine:VllmEngine._add_request", add)
+    wrap(place("add request"), add)

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from lockstep.probe.hooks import wrap
+from lockstep.probe.places import place
 
 PORT = "LOCKSTEP_WEIGHT_SYNC_PORT"
 """Environment variable: the port, or one for each rollout server with commas between; ms-swift's own default
@@ -24,7 +25,8 @@ def choose_group_port() -> None:
 
     def make(original: Any, *args: Any, **kwargs: Any) -> None:
         ports = [int(one) for one in port.split(",")]
-        kwargs.setdefault("group_ports", ports if len(ports) > 1 else ports[0])
+        if kwargs.get("group_ports") is None:  # ms-swift 4 passes None on
+            kwargs["group_ports"] = ports if len(ports) > 1 else ports[0]
         original(*args, **kwargs)
 
-    wrap("swift.trainers.rlhf_trainer.vllm_client:VLLMClient.__init__", make)
+    wrap(f"{place('client')}:VLLMClient.__init__", make)

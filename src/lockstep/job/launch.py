@@ -13,8 +13,11 @@ from lockstep.job import group_port
 from lockstep.job.spec import Arguments, JobSpec
 from lockstep.probe import rollout
 from lockstep.probe.attach import DIRECTORY
+from lockstep.probe.places import place, swift_4
 
 HOST = "127.0.0.1"
+CALLBACK = "lockstep"
+"""Name under which ms-swift 4 knows the probe's callback; ms-swift 3 needs none."""
 RING = {"cpu": "1000", "cuda": "2000"}
 """Records in torch's flight recorder. Each read takes all of them (12 ms of CPU time a thousand), so no more
 than needed.
@@ -117,8 +120,13 @@ def trainer_command(
         "output_dir": str(run_dir / "output"),
         "run_name": spec.name,
         "add_version": False,
-        **spec.trainer,
+        **{
+            place("full training") if name == "train_type" else name: spec.trainer[name]
+            for name in spec.trainer
+        },
     }
+    if swift_4():
+        arguments["callbacks"] = CALLBACK
     if spec.resume_from is not None:
         arguments["resume_from_checkpoint"] = str(spec.resume_from)
     env = _environment(spec, run_dir, base) | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -49,7 +49,7 @@ def run(
     if not console.is_terminal:
         console.width = LOG_WIDTH
     job = prepare(device, steps=steps, out=out.resolve(), options=options)
-    arms = _arms(job, only)
+    arms = choose_arms(job, only)
     lines: list[ProgressLine] = []
 
     def progress(arm: Arm) -> ProgressLine:
@@ -91,16 +91,23 @@ def dry_run(
     except (devices.DeviceError, CheckpointError) as error:
         raise SetupError(str(error)) from error
     job = _job(layout, model, steps, out.resolve(), tiny=options.model is None)
-    show_commands(_arms(job, only), out.resolve())
+    show_commands(choose_arms(job, only), out.resolve())
 
 
-def prepare(device: str, *, steps: int, out: Path, options: GpuOptions = CHOICE_LEFT) -> JobSpec:
-    """The job's spec with everything that it names in place: the GPUs, the pinned stack, the data, the model,
-    room on the disk."""
+def prepare(
+    device: str,
+    *,
+    steps: int,
+    out: Path,
+    options: GpuOptions = CHOICE_LEFT,
+    instead: Mapping[str, str] | None = None,
+) -> JobSpec:
+    """The job's spec with everything that it names in place: the GPUs, the pinned stack (but for the releases
+    that are wanted `instead`), the data, the model, room on the disk."""
     _check_choice(device, options)
     try:
         layout = gpu_layout(devices.find_gpus(), options) if device == "cuda" else None
-        check_stack(device)
+        check_stack(device, instead=instead) if instead else check_stack(device)
         if layout is None:
             complete_cpu_build()
         out.mkdir(parents=True, exist_ok=True)
@@ -131,7 +138,8 @@ def _job(layout: Layout | None, model: Path, steps: int, out: Path, *, tiny: boo
     return job.with_(cache=out.parent / "cache", trainer={**job.trainer, "max_steps": steps})
 
 
-def _arms(job: JobSpec, only: Sequence[str]) -> list[Arm]:
+def choose_arms(job: JobSpec, only: Sequence[str]) -> list[Arm]:
+    """Those of the job's arms that `only` names, all if none. Raises SetupError."""
     arms = stress_arms(job) if job.device == "cpu" else gpu_arms(job)
     if unknown := set(only) - {arm.spec.name for arm in arms}:
         raise SetupError(

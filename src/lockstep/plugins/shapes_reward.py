@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from swift.plugin.orm import ORM, orms
+from lockstep.probe.hooks import find
+from lockstep.probe.places import place
+
+ORM: Any = find(f"{place('rewards')}:ORM")
 
 
 class Shapes(ORM):  # type: ignore[misc]  # an untyped base
@@ -24,4 +27,4 @@ class Shapes(ORM):  # type: ignore[misc]  # an untyped base
         return right - 0.01 * len(answer.split())
 
 
-orms["shapes"] = Shapes
+find(f"{place('rewards')}:orms")["shapes"] = Shapes

@@ -13,14 +13,13 @@ import os
 import sys
 from pathlib import Path
 
-CLIENT = "swift.trainers.rlhf_trainer.vllm_client"
-
 
 def register() -> None:
     if "LOCKSTEP_RUN_DIR" in os.environ and Path(sys.argv[0]).name == "rlhf.py":
         from lockstep.probe.hooks import after_import
+        from lockstep.probe.places import place
 
-        after_import(CLIENT, _prepare_client)
+        after_import(place("client"), _prepare_client)
 
 
 def _prepare_client() -> None:

@@ -43,6 +43,11 @@ def replace(where: str, value: Any) -> Any:
     return original
 
 
+def find(where: str) -> Any:
+    """What `package.module:name` is."""
+    return _find(where)[2]
+
+
 def after_import(module: str, call: Callable[[], None]) -> None:
     """Calls `call` once `module` has been imported, by whomever; at once if it has been already."""
     if module in sys.modules:

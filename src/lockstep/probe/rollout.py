@@ -8,9 +8,10 @@ from typing import Any
 from lockstep.probe.attach import attach, current
 from lockstep.probe.core import Probe
 from lockstep.probe.hooks import wrap
+from lockstep.probe.places import OWN_RANK, place
 from lockstep.probe.weight_sync import count_weight_sync
 
-ENGINE = "swift.llm.infer.infer_engine.grpo_vllm_engine:GRPOVllmEngine"
+ENGINE = place("engine")
 WORKER_RANK = "LOCKSTEP_ROLLOUT_RANK"
 """Environment variable: tells an engine core, a child of the worker, its data-parallel rank."""
 SERVER, FIRST_RANK = "LOCKSTEP_ROLLOUT_SERVER", "LOCKSTEP_ROLLOUT_FIRST"
@@ -31,14 +32,14 @@ def watch_weights(probe: Probe) -> None:
         return result
 
     count_weight_sync(probe, "rollout", int(os.environ.get(SERVER, "0")))
-    wrap("swift.llm.infer.rollout:WeightSyncWorkerExtension.update_flattened_params", sync)
+    wrap(f"{place('rollout')}:WeightSyncWorkerExtension.update_flattened_params", sync)
 
 
 def watch_worker() -> None:
     """Attaches the probe when this worker makes its engine: only then does it know its data-parallel rank."""
 
     def make(original: Any, *args: Any, **kwargs: Any) -> Any:
-        rank = int(os.environ.get(FIRST_RANK, "0")) + int(os.environ.get("VLLM_DP_RANK", "0"))
+        rank = int(os.environ.get(FIRST_RANK, "0")) + int(_own_rank())
         os.environ[WORKER_RANK] = str(rank)
         probe = attach("rollout", "worker", rank)
         if probe is not None and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
@@ -78,7 +79,11 @@ def watch_worker() -> None:
             probe.beats += 1
         return result
 
-    wrap("swift.llm.infer.rollout:SwiftRolloutDeploy.get_infer_engine", make)
+    wrap(f"{place('rollout')}:SwiftRolloutDeploy.get_infer_engine", make)
     wrap(f"{ENGINE}.infer", generate)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.step", step)
-    wrap("swift.llm.infer.infer_engine.vllm_engine:VllmEngine._add_request", add)
+    wrap(place("add request"), add)
+
+
+def _own_rank() -> str:
+    return os.environ.get("VLLM_DP_RANK") or os.environ.get(OWN_RANK) or "0"

@@ -11,11 +11,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from lockstep.probe.attach import attach
 from lockstep.probe.core import Probe
-from lockstep.probe.hooks import wrap
+from lockstep.probe.hooks import find, wrap
 from lockstep.probe.last_words import before_signals
+from lockstep.probe.places import place
 from lockstep.probe.weight_sync import count_weight_sync
-
-MIXIN = "swift.trainers.rlhf_trainer.rollout_mixin:RolloutTrainerMixin"
 
 
 class Boundaries(TrainerCallback):  # type: ignore[misc]  # an untyped base
@@ -76,11 +75,9 @@ def watch_trainer() -> None:
     probe = attach_trainer()
     if probe is None:
         return
-    from swift.plugin.callback import extra_callbacks
-
     before_signals(probe.close)
     boundaries = Boundaries(probe)
-    extra_callbacks.append(boundaries)
+    _call_back(boundaries)
 
     def evaluate(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
@@ -99,6 +96,16 @@ def watch_trainer() -> None:
         probe.boundary("weight sync end")
         return result
 
-    wrap("swift.trainers.rlhf_trainer.grpo_trainer:GRPOTrainer.evaluation_loop", evaluate)
-    wrap(f"{MIXIN}._infer_single_or_multi_turn", generate)
-    wrap(f"{MIXIN}._move_model_to_vllm", weight_sync)
+    wrap(f"{place('trainer')}.evaluation_loop", evaluate)
+    wrap(f"{place('mixin')}._infer_single_or_multi_turn", generate)
+    wrap(f"{place('mixin')}._move_model_to_vllm", weight_sync)
+
+
+def _call_back(boundaries: Boundaries) -> None:
+    """ms-swift 3 has a list of callbacks, ms-swift 4 a table of their makers; see
+    `--callbacks` in `lockstep.job.launch`."""
+    known = find(place("callbacks"))
+    if isinstance(known, list):
+        known.append(boundaries)
+    else:
+        known["lockstep"] = lambda *_: boundaries

@@ -10,13 +10,11 @@ from typing import Any
 from lockstep.probe.core import Probe
 from lockstep.probe.groups import Group
 from lockstep.probe.hooks import wrap
+from lockstep.probe.places import place
 from lockstep.probe.tally import Counted
 
-COMMUNICATORS = {
-    "trainer": "swift.trainers.rlhf_trainer.vllm_client:PyNcclCommunicator",
-    "rollout": "trl.scripts.vllm_serve:PyNcclCommunicator",
-}
-"""The names under which each side's code looks the class up (ms-swift 3.10.3, trl 0.24.0)."""
+COMMUNICATORS = {"trainer": "client", "rollout": "server communicator"}
+"""The places where each side's code looks the class up."""
 
 
 def count_weight_sync(probe: Probe, side: str, server: int = 0) -> None:
@@ -51,7 +49,7 @@ def count_weight_sync(probe: Probe, side: str, server: int = 0) -> None:
             return original(self, *args, **kwargs)
         return counter.call("barrier", "", None, lambda: original(self, *args, **kwargs))
 
-    where = COMMUNICATORS[side]
+    where = f"{place(COMMUNICATORS[side])}:PyNcclCommunicator"
     wrap(f"{where}.__init__", made)
     wrap(f"{where}.broadcast", broadcast)
     wrap("vllm.distributed.utils:StatelessProcessGroup.barrier", barrier)

@@ -1,0 +1,154 @@
+"""`lockstep bisect` and `lockstep probe-release`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.version import Version
+from rich.console import Console
+from rich.markup import escape
+
+from lockstep import stack
+from lockstep.bisect import environment, log, releases, table
+from lockstep.bisect.probe import Question, distribution, probe
+from lockstep.bisect.search import Mark, conclude, next_release
+
+CODES = {"good": 0, "bad": 1, "refuses": 125, "untestable": 125}
+"""What `git bisect run` expects: 125 means that this commit cannot be tested."""
+ABORT = 128
+"""From 128 on `git bisect run` stops: what is wrong here is no commit's fault."""
+
+
+class BisectError(RuntimeError):
+    """The bisection cannot begin or go on; the message says why."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Which releases are searched: by their verdict where it is known, else by their ends."""
+
+    good: str | None = None
+    bad: str | None = None
+    first: str | None = None
+    last: str | None = None
+    skip: Sequence[str] = field(default_factory=list)
+    pre: bool = False
+
+
+def check(question: Question) -> None:
+    """Raises BisectError unless it can be asked."""
+    if question.device not in stack.VLLM:
+        raise BisectError(f"no such device: {question.device!r}; there are: {', '.join(stack.VLLM)}")
+    known = [*stack.PINNED, "vllm"]
+    for name in (question.package, *question.wanted):
+        if name not in known:
+            raise BisectError(f"{name!r} is no pinned package; there are: {', '.join(known)}")
+
+
+def wanted(words: Sequence[str]) -> dict[str, str]:
+    """`["ms-swift==4.2.0"]` as a table. Raises BisectError."""
+    pairs = [word.partition("==") for word in words]
+    for word, (name, _, release) in zip(words, pairs, strict=True):
+        if not (name and release):
+            raise BisectError(f"--with {word}: expected NAME==RELEASE, such as ms-swift==4.2.0")
+    return {name: release for name, _, release in pairs}
+
+
+def bisect(
+    question: Question, among: Range, out: Path, *, every: bool, again: bool, page: Path | None
+) -> int:
+    """Tries releases until the change is found, all of them if `every`; returns the exit code. Raises
+    BisectError.
+    """
+    console = Console(soft_wrap=True)
+    check(question)
+    try:
+        chosen, given = _choose(question, among)
+        path = out / "log.jsonl"
+        known = {} if again else {one.release: one for one in log.read(path) if _same(one, question)}
+        outcomes = {i: known[str(r)] for i, r in enumerate(chosen) if str(r) in known}
+        runs = 0
+        while True:
+            marks = given | {i: table.MARKS[one.outcome] for i, one in outcomes.items()}
+            if every:
+                number = next((i for i in range(len(chosen)) if i not in outcomes), None)
+            else:
+                number = next_release(len(chosen), marks)
+            if number is None:
+                break
+            console.print(
+                f"{question.package} {chosen[number]}: building its environment, running the job", style="dim"
+            )
+            one = probe(question, str(chosen[number]), out)
+            log.append(path, one)
+            outcomes[number] = one
+            runs += 1
+            console.print(
+                f"{question.package} {one.release}: {one.outcome}: {escape(one.reason)}", highlight=False
+            )
+        found = conclude(len(chosen), marks)
+        said = table.sentence([str(release) for release in chosen], found, marks)
+        console.print(f"{len(chosen)} releases, {runs} tried now: {said}", highlight=False)
+        if page is not None:
+            table.write_page(log.read(path), page, question.steps)
+    except (releases.ReleaseError, environment.ToolError, log.LogError, OSError) as error:
+        raise BisectError(str(error)) from error
+    return 0 if found.first is not None and not found.between else 1
+
+
+def probe_release(
+    question: Question, release: str | None, source: Path | None, out: Path, *, fixed: bool
+) -> int:
+    """Tries one release, or a checkout; returns the code for `git bisect run`, good and bad exchanged if
+    `fixed`. Raises BisectError.
+    """
+    check(question)
+    if (release is None) == (source is None):
+        raise BisectError("give a release or --source, one of them")
+    if source is not None and not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        raise BisectError(f"{source}: expected a checkout with pyproject.toml or setup.py")
+    try:
+        if release is not None:
+            release = str(releases.parse(release))
+        one = probe(question, release or f"source {source}", out, source)
+        if source is None:
+            log.append(out / "log.jsonl", one)
+    except (releases.ReleaseError, environment.ToolError, OSError) as error:
+        raise BisectError(str(error)) from error
+    Console(soft_wrap=True).print(
+        f"{question.package} {one.release}: {one.outcome}: {escape(one.reason)}", highlight=False
+    )
+    code = CODES[one.outcome]
+    return 1 - code if fixed and code < 2 else code
+
+
+def _choose(question: Question, among: Range) -> tuple[list[Version], dict[int, Mark]]:
+    """The releases to search, and what is known of their ends."""
+    good, bad, first, last = (releases.parse(text) if text else None for text in
+                              (among.good, among.bad, among.first, among.last))  # fmt: skip
+    ends = sorted(end for end in (good, bad) if end is not None)
+    if len(ends) == 2:
+        first, last = ends
+    elif ends:
+        first, last = (first, ends[0]) if first and first < ends[0] else (ends[0], last)
+    known = releases.list_releases(distribution(question.package, question.device), pre=among.pre)
+    chosen = releases.choose(
+        known, first=first, last=last, pre=among.pre, skip=[releases.parse(text) for text in among.skip]
+    )
+    given = {}
+    for release, mark in ((good, Mark.GOOD), (bad, Mark.BAD)):
+        for i, one in enumerate(chosen):
+            if release is not None and releases.same(release, one):
+                given[i] = mark
+    return chosen, given
+
+
+def _same(one: log.Try, question: Question) -> bool:
+    return one.question() == (
+        question.package,
+        question.device,
+        question.arm,
+        tuple(sorted(question.wanted.items())),
+    )

@@ -1,0 +1,133 @@
+"""One release -> good, bad, refuses or untestable, and why: the arm run in the release's environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from lockstep import stack
+from lockstep.bisect import environment
+from lockstep.bisect.log import Try
+from lockstep.verdict import Kind
+
+GROUP = "rollout.dp"
+"""The group of the hang that is looked for, or with `.cpu` where vLLM syncs its ranks on the CPU."""
+REFUSALS = (r"ValueError: (Offline data parallel mode is not supported[^\n]*)",)
+"""What a release says when it refuses the job by a check of its own (vLLM from 0.14.0 on,
+`vllm/config/parallel.py`)."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every release."""
+
+    package: str
+    device: str = "cpu"
+    arm: str = "without the fix"
+    steps: int = 3
+    wanted: Mapping[str, str] = field(default_factory=dict)
+    """Releases of other packages, asked for as well."""
+
+
+def distribution(package: str, device: str) -> str:
+    """The name on the index: vLLM's CPU build is another distribution."""
+    return stack.VLLM[device][0] if package == "vllm" else package
+
+
+def probe(question: Question, release: str, out: Path, source: Path | None = None) -> Try:
+    """Tries one release, or the checkout `source` of the package. Raises ToolError when nothing can be tried
+    here."""
+    name = distribution(question.package, question.device)
+    want = {distribution(k, question.device): v for k, v in question.wanted.items()}
+    moved: dict[str, tuple[str | None, str | None]] = {}
+    try:
+        if source is None:
+            want[name] = release
+        built = environment.build(question.device, want, out / "envs", (name, source) if source else None)
+        moved = built.moved
+        answer = _run(question, built, out / "runs")
+    except environment.BuildError as error:
+        answer = {"failure": f"cannot be installed: {error}"}
+    outcome, reason = judge(answer)
+    return Try(
+        package=question.package,
+        release=release,
+        device=question.device,
+        arm=question.arm,
+        wanted=dict(question.wanted),
+        outcome=outcome,
+        reason=reason,
+        moved=moved,
+        group=answer.get("group", ""),
+        seconds=answer.get("seconds", 0.0),
+        at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def judge(answer: Mapping[str, Any]) -> tuple[str, str]:
+    """The outcome and its reason, from what `inside` has answered. Only a hang of the group is bad, and only
+    a whole run in step is good."""
+    failure, folder = answer.get("failure", ""), Path(answer.get("folder", ""))
+    verdict, group = answer.get("verdict"), answer.get("group", "")
+    if verdict == Kind.STUCK.value and group in (GROUP, f"{GROUP}.cpu"):
+        return "bad", answer["sentence"]
+    if failure:
+        if refusal := _refusal(folder):
+            return "refuses", refusal
+        return "untestable", _plain(failure, folder)
+    if verdict != Kind.IN_STEP.value:
+        return "untestable", f"{verdict}: {answer.get('sentence', '')}"
+    if not answer["fault_happened"]:
+        return "untestable", "the fault did not happen"
+    return "good", answer["sentence"]
+
+
+def _run(question: Question, built: environment.Environment, out: Path) -> dict[str, Any]:
+    pinned = {**stack.PINNED, stack.VLLM[question.device][0]: ""}
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    answer = out / "answer.json"
+    answer.unlink(missing_ok=True)
+    asked = {
+        "device": question.device,
+        "arm": question.arm,
+        "steps": question.steps,
+        "out": str(out),
+        "instead": {name: built.lock[name] for name in pinned if built.lock.get(name, "source") != "source"},
+    }
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    log = out / "inside.log"
+    with log.open("w") as told:
+        done = subprocess.run(
+            [str(built.python), "-m", "lockstep.bisect.inside", json.dumps(asked)],
+            env=env, stdout=told, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+    if answer.exists():
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
+    if done.returncode < 0 or done.returncode >= 128:
+        raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
+    last = (log.read_text(errors="replace").strip() or "no output").splitlines()[-1]
+    return {"failure": f"the run ended with {done.returncode}: {last[:300]}"}
+
+
+def _refusal(folder: Path) -> str:
+    for log in sorted((folder / "logs").glob("*.log")) if str(folder) != "." else []:
+        text = log.read_text(errors="replace")
+        for refusal in REFUSALS:
+            if found := re.search(refusal, text):
+                return found[1]
+    return ""
+
+
+def _plain(text: str, folder: Path) -> str:
+    """Without the paths of this machine."""
+    text = text.replace(f"{folder}/", "") if str(folder) != "." else text
+    return re.sub(r"(?:/[\w.+-]+)+/site-packages/", "", text)

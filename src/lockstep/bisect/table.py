@@ -1,0 +1,98 @@
+"""The page of what was tried: a table for each question, from the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from packaging.version import Version
+
+from lockstep.bisect.log import Try
+from lockstep.bisect.search import Found, Mark, conclude
+
+OUTCOMES = {"good": "survives", "bad": "**hangs**", "refuses": "refuses to start", "untestable": "untestable"}
+MARKS = {"good": Mark.GOOD, "bad": Mark.BAD, "refuses": Mark.UNTESTABLE, "untestable": Mark.UNTESTABLE}
+
+_HEAD = """# Which releases hang
+
+Made by `lockstep bisect --page` (`nox -s bisect`) from its log: on every release named here the whole job was
+run for {steps} steps in an environment of its own. Unless a table says otherwise DP rank 0's worker of the
+rollout pauses for 6 seconds in the third generation, and nothing else is done to the job.
+
+*hangs*: the ledgers show the group of the rollout's data-parallel ranks stuck. *survives*: the job went
+through in step, pause included. *refuses to start*: by a check of the release's own, quoted. *untestable*: it
+could not be installed, did not start, failed, or Lockstep's probe does not know it; this says nothing about
+hanging. *Moved* is what differs from the pinned stack (`constraints/`) besides the release.
+"""
+
+
+def write_page(tries: Sequence[Try], path: Path, steps: int) -> None:
+    """Writes the page. Each question's tries in the order of their releases."""
+    questions = list(dict.fromkeys(one.question() for one in tries))
+    parts = [_HEAD.format(steps=steps)]
+    for question in questions:
+        parts.append(_section([one for one in tries if one.question() == question]))
+    parts.append(
+        "\n## What was not run\n\nAny release that is in no table. Nothing here was run on GPUs"
+        if all(one.device == "cpu" for one in tries)
+        else "\n## What was not run\n\nAny release that is in no table"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(parts) + ".\n")
+
+
+def outline(tries: Iterable[Try]) -> str:
+    """In a sentence: between which releases the verdict changes."""
+    rows = sorted(tries, key=lambda one: Version(one.release))
+    return sentence([one.release for one in rows], conclude(len(rows), _marks(rows)), _marks(rows))
+
+
+def sentence(releases: Sequence[str], found: Found, marks: dict[int, Mark]) -> str:
+    """What was found, in words; `releases` are those that the numbers mean."""
+    if found.before is None:
+        return "No release could be tested."
+    if found.first is None:
+        return f"The verdict does not change: {_word(marks[found.before])} throughout what was tried."
+    words = f"{releases[found.first]} is the first that {_word(marks[found.first])}"
+    if not found.between:
+        return f"{words}; {releases[found.before]} {_word(marks[found.before])}."
+    unknown = ", ".join(releases[i] for i in found.between)
+    return (
+        f"{words} of those that could be tested; {releases[found.before]} {_word(marks[found.before])}, "
+        f"and it is not known of {unknown}."
+    )
+
+
+def _word(mark: Mark) -> str:
+    return {"good": "survives", "bad": "hangs"}.get(mark.value, mark.value)
+
+
+def _section(tries: Sequence[Try]) -> str:
+    rows = sorted(tries, key=lambda one: Version(one.release))
+    first = rows[0]
+    kept = ", ".join(f"{name} {release}" for name, release in sorted(first.wanted.items()))
+    title = f"\n## {first.package}{f' with {kept}' if kept else ''}\n\n"
+    arm = "" if first.arm == "without the fix" else f"Arm: {first.arm}. "
+    where = "on a CPU" if first.device == "cpu" else "on GPUs"
+    lines = [f"{title}{arm}{len(rows)} releases tried {where}. {outline(rows)}\n",
+             "\n| release | outcome | why | moved | run |\n| --- | --- | --- | --- | ---: |\n"]  # fmt: skip
+    for one in rows:
+        moved = ", ".join(
+            _move(name, *change) for name, change in one.moved.items() if not _is_itself(name, one)
+        )
+        run = f"{one.seconds:.0f} s" if one.seconds else ""
+        why = one.reason.replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| {one.release} | {OUTCOMES[one.outcome]} | {why} | {moved} | {run} |\n")
+    return "".join(lines)
+
+
+def _is_itself(name: str, one: Try) -> bool:
+    return name in (one.package, f"{one.package}-cpu") or name in one.wanted
+
+
+def _move(name: str, before: str | None, now: str | None) -> str:
+    return f"{name} {now or 'gone'}" if before else f"+{name} {now}"
+
+
+def _marks(rows: Sequence[Try]) -> dict[int, Mark]:
+    return {i: MARKS[one.outcome] for i, one in enumerate(rows)}

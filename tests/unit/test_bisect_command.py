@@ -1,0 +1,205 @@
+"""A bisection with a job that is only pretended: what is run, what is told, what the log and the page say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+from typer.testing import CliRunner
+
+from lockstep.bisect import command, environment, log, releases
+from lockstep.bisect.log import LogError, Try
+from lockstep.bisect.probe import judge
+from lockstep.cli import app
+from lockstep.probe.places import PLACES, place
+
+KNOWN = [Version(f"3.{minor}.0") for minor in range(10, 20)]
+
+
+class Job:
+    """Hangs before `cured`; `broken` releases cannot be tested."""
+
+    def __init__(self, cured: str, broken: tuple[str, ...] = ()) -> None:
+        self.cured, self.broken, self.tried = Version(cured), broken, []  # type: ignore[var-annotated]
+
+    def __call__(self, question: Any, release: str, out: Path, source: Path | None = None) -> Try:
+        self.tried.append(release)
+        outcome = "good" if source or Version(release) >= self.cured else "bad"
+        if release in self.broken:
+            outcome = "untestable"
+        return Try(package=question.package, release=release, device=question.device, arm=question.arm,
+                   wanted=dict(question.wanted), outcome=outcome, reason=f"because | {outcome}",
+                   moved={"pillow": ("12.0.0", "11.3.0"), "ms-swift": ("3.10.3", release)})  # fmt: skip
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
+    job = Job("3.14.0")
+    monkeypatch.setattr(command, "probe", lambda *args: job(*args))
+    monkeypatch.setattr(releases, "list_releases", lambda name, pre: list(KNOWN))
+    monkeypatch.chdir(tmp_path)
+    return job
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_the_change_is_found_logged_and_gone_on_from(job: Job) -> None:
+    code, said = run("bisect", "--bad", "3.10.0", "--page", "page.md")
+    assert code == 0
+    assert "3.14.0 is the first that survives; 3.13.0 hangs." in said
+    assert "3.10.0" not in job.tried
+    assert len(job.tried) <= 6
+    before = list(job.tried)
+    assert run("bisect", "--bad", "3.10.0", "--good", "3.19.0")[0] == 0
+    assert job.tried == before
+    page = Path("page.md").read_text()
+    assert "| 3.13.0 | **hangs** | because \\| bad | pillow 11.3.0 |  |" in page
+    assert "3.14.0 is the first that survives" in page
+
+
+def test_every_release_is_tried_when_asked(job: Job) -> None:
+    assert run("bisect", "--every", "--first", "3.12.0", "--last", "3.15.0", "--skip", "3.13.0")[0] == 0
+    assert job.tried == ["3.12.0", "3.14.0", "3.15.0"]
+
+
+def test_the_other_direction(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broke(*args: Any) -> Try:
+        one = job(*args)
+        import msgspec
+
+        return msgspec.structs.replace(one, outcome={"good": "bad", "bad": "good"}[one.outcome])
+
+    monkeypatch.setattr(command, "probe", broke)
+    code, said = run("bisect", "--good", "3.10.0", "--bad", "3.19.0")
+    assert code == 0
+    assert "3.14.0 is the first that hangs; 3.13.0 survives." in said
+
+
+def test_an_untestable_release_is_named_and_not_blamed(job: Job) -> None:
+    job.broken = ("3.13.0",)
+    code, said = run("bisect", "--bad", "3.10.0")
+    assert code == 1
+    assert "3.12.0 hangs, and it is not known of 3.13.0." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--package", "numpy"], "'numpy' is no pinned package; there are: torch"),
+        (["--device", "tpu"], "no such device: 'tpu'"),
+        (["--with", "trl"], "--with trl: expected NAME==RELEASE"),
+        (["--first", "9.9"], "there is no release 9.9"),
+        (["--bad", "x"], "'x': expected a release such as"),
+    ],
+)
+def test_wrong_usage(job: Job, words: list[str], told: str) -> None:
+    code, said = run("bisect", *words)
+    assert code == 2
+    assert told in said
+    assert not job.tried
+
+
+def test_the_codes_for_git(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").touch()
+    job.broken = ("3.12.0",)
+    assert run("probe-release", "3.14.0")[0] == 0
+    assert run("probe-release", "3.13.0")[0] == 1
+    assert run("probe-release", "3.12.0")[0] == 125
+    assert [run("probe-release", "--fixed", f"3.{minor}.0")[0] for minor in (14, 13, 12)] == [1, 0, 125]
+    assert run("probe-release", "--source", str(tmp_path))[0] == 0
+    assert run("probe-release", "--source", str(tmp_path / "none"))[0] == 128
+    assert run("probe-release")[0] == 128
+    assert [one.release for one in log.read(tmp_path / ".lockstep/bisect/log.jsonl")] == [
+        "3.14.0",
+        "3.13.0",
+        "3.12.0",
+    ]
+
+
+def test_a_torn_log_is_read_and_a_wrong_one_is_named(tmp_path: Path) -> None:
+    one = Try(package="p", release="1", device="cpu", arm="a", outcome="good", reason="r")
+    path = tmp_path / "log.jsonl"
+    log.append(path, one)
+    with path.open("a") as torn:
+        torn.write('{"package": "p", "rel')
+    assert log.read(path) == [one]
+    path.write_text('{"package": 3}\n')
+    with pytest.raises(LogError, match=r"log\.jsonl:1: expected a release that was tried"):
+        log.read(path)
+
+
+# -- what a run's answer means
+
+STUCK = {"verdict": "stuck", "group": "rollout.dp", "sentence": "rank 0 waits", "fault_happened": True}
+STEP = {"verdict": "in step", "group": "", "sentence": "all the same", "fault_happened": True, "failure": ""}
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        (STUCK, "bad"),
+        ({**STUCK, "group": "rollout.dp.cpu"}, "bad"),
+        ({**STUCK, "group": "trainer.world"}, "untestable"),
+        (STEP, "good"),
+        ({**STEP, "fault_happened": False}, "untestable"),
+        ({**STEP, "failure": "the trainer ended with status 1"}, "untestable"),
+        ({**STEP, "verdict": "incomplete"}, "untestable"),
+        ({**STEP, "verdict": "stalled"}, "untestable"),
+        ({"failure": "cannot be installed"}, "untestable"),
+    ],
+)
+def test_only_the_expected_hang_is_bad_and_only_in_step_is_good(given: dict[str, Any], outcome: str) -> None:
+    assert judge(given)[0] == outcome
+
+
+def test_a_refusal_is_told_from_a_crash_and_quoted(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "rollout-worker-0.log"
+    log.parent.mkdir()
+    failed = {"failure": "the rollout server ended with status 1", "folder": str(tmp_path)}
+    log.write_text("ValueError: something else\n")
+    assert judge(failed)[0] == "untestable"
+    log.write_text(
+        "E ValueError: Offline data parallel mode is not supported/useful for dense models.\nmore\n"
+    )
+    assert judge(failed) == (
+        "refuses",
+        "Offline data parallel mode is not supported/useful for dense models.",
+    )
+
+
+# -- the environment's short list and overrides
+
+SHORT = "# The stack\ntorch==2.8.0\ntorchvision==0.23.0\nms-swift==3.10.3\nmsgspec\n"
+
+
+def test_one_pin_is_changed_and_the_others_are_kept_or_preferred() -> None:
+    exact = environment.short_list(SHORT, {"ms-swift": "3.12.0"}, None, exact=True)
+    assert exact == SHORT.replace("3.10.3", "3.12.0")
+    loose = environment.short_list(SHORT, {"ms-swift": "3.12.0"}, None, exact=False)
+    assert loose.splitlines()[1:] == ["torch", "torchvision", "ms-swift==3.12.0", "msgspec"]
+    source = environment.short_list(SHORT, {}, ("ms-swift", Path("/x")), exact=True)
+    assert "ms-swift @ file:///x" in source
+
+
+def test_torchs_kin_follows_the_torch_that_a_release_asks_for() -> None:
+    given = '# why\ntorch==2.8.0\ntorchvision==0.23.0\ntriton==3.4.0\ntorchaudio; sys_platform == "never"\n'
+    assert environment.overrides(given, {}) == given
+    moved = environment.overrides(given, {"torch": "2.9.1"})
+    assert moved == '# why\ntorch==2.9.1\ntorchaudio; sys_platform == "never"\n'
+
+
+# -- where the releases have what is wrapped
+
+
+def test_the_places_of_the_pinned_release_and_of_later_ones() -> None:
+    assert place("client", "3.10.3") == place("client", "3.12.6") == "swift.trainers.rlhf_trainer.vllm_client"
+    assert place("client", "4.0.0.dev0") == place("client", "4.6.0") == "swift.rlhf_trainers.vllm_client"
+    assert place("prefill", "0.10.2.post2").endswith("_v1")
+    assert place("prefill", "0.11.0.post2+cpu").endswith("._set_default_args")
+    assert place("prefill", "0.14.1").endswith("_caching_args")
+    assert all(since == tuple(sorted(since)) for _, since in PLACES.values())

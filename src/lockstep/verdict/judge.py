@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.ledger import PULSE_S, Ledger, Problem
+from lockstep.ledger import Ledger
 
 from .cause import explain
 from .compare import Difference, difference, in_streams, last_counts
+from .ending import cut_short, gone_at, terminated
 from .groups import gather, order
 from .hang import Cause, Hang, find
 from .model import Kind, Verdict
+from .patience import may_move
 from .sentence import group_text, hang_text, parts_text
-from .stillness import PASSES, Window, last_still, silent_for, still, unseen
+from .stillness import Window, last_still, silent_for, still
 from .views import (
     boundary_view,
     difference_views,
@@ -62,7 +64,7 @@ class _Case:
         self.trainers = [x for x in self.ledgers if x.process and x.process.side == "trainer"]
         self.finished = bool(self.trainers) and all("train end" in x.passed for x in self.trainers)
         self.broken_off = any(
-            x.ended is not None and not _terminated(x) and "train end" not in x.passed for x in self.trainers
+            x.ended is not None and not terminated(x) and "train end" not in x.passed for x in self.trainers
         )
         for ledger in sorted(ledgers, key=lambda x: x.path):
             self.problems += [p for p in ledger.problems if not (p.torn and self._may_be_torn(ledger))]
@@ -113,31 +115,13 @@ class _Case:
         cause = find(self.groups, self.ledgers, window.end, [d.group for d in differences])
         if cause.root is None:
             return None
-        if window.length < self.patience_s and self._may_move(cause.root, window):
+        if window.length < self.patience_s and may_move(cause.root, self.ledgers, window, self.settle_s):
             return None
         before = next((d for d in differences if d.group is cause.root.group), None)
         others = tuple(f"{d.group.name} differed before{_from(d)}" for d in differences if d is not before)
         return self._hung(
             Kind.STUCK, cause.root, Cause(cause.root, cause.consequences + others), window, before=before
         )
-
-    def _may_move(self, hang: Hang, window: Window) -> bool:
-        """Whether something may yet happen of which nothing is seen: a process gives no sign of life; an
-        absent rank, or a worker that may give it work, is in a sleep that ends by itself; or such a worker
-        still prepares its requests.
-        """
-        if unseen(self.ledgers, window, self.settle_s):
-            return True
-        feeders = [
-            x
-            for x in self.ledgers
-            if hang.group.side != "trainer" and x.process and x.process.role == "worker"
-        ]
-        if any(map(_prepares, feeders)):
-            return True
-        suspects = [hang.group.members[rank].ledger for rank in hang.absent] + feeders
-        pulses = [x.pulse_at(window.end) for x in suspects if x.ended is None]
-        return any(pulse is not None and pulse.w is None and pulse.park in PASSES for pulse in pulses)
 
     def _hung(
         self,
@@ -227,9 +211,9 @@ class _Case:
     # -- the rest
 
     def _finished(self) -> Verdict:
-        cut_short = self._cut_short()
-        self.problems += cut_short
-        files = {problem.file for problem in cut_short}
+        short = cut_short(self.ledgers, self.trainers, self.groups)
+        self.problems += short
+        files = {problem.file for problem in short}
         ends = [d for d in self._ends() if not any(d.group.members[r].ledger.path in files for r in d.absent)]
         if ends:
             return self._diverged(ends)
@@ -240,26 +224,6 @@ class _Case:
         what = f"every rank issued the same collectives: {counts}" if counts else "no group of several ranks"
         steps = max(x.passed.get("step", 0) for x in self.trainers)
         return self._base(Kind.IN_STEP, f"{len(self.ledgers)} processes, {steps} steps: {what}")
-
-    def _cut_short(self) -> list[Problem]:
-        """Ledgers of a finished job that stop before training did, or lack a boundary of their peers."""
-        finish = max(b.t for x in self.trainers for b in x.boundaries if b.name == "train end")
-        problems = {}
-        for ledger in self.ledgers:
-            if ledger.ended is None and ledger.last_t < finish - 2 * PULSE_S:
-                early = f"stops {finish - ledger.last_t:.1f} s before the end of training"
-                what = f"{early}: expected pulses until then"
-                problems[ledger.path, ""] = Problem(ledger.path, ledger.lines, what)
-        for cohort in (cohort for group in self.groups for cohort in group.cohorts):
-            needed: dict[str, int] = {}
-            for boundary in (b for m in cohort for b in m.ledger.boundaries if b.t <= finish):
-                needed[boundary.name] = max(boundary.n, needed.get(boundary.name, 0))
-            for ledger in (member.ledger for member in cohort):
-                for name, n in needed.items():
-                    if ledger.passed.get(name, 0) < n:
-                        what = f"lacks boundary {name} {n}, which a peer has passed"
-                        problems[ledger.path, name] = Problem(ledger.path, ledger.lines, what)
-        return list(problems.values())
 
     def _unfinished(self) -> Verdict:
         if self.broken_off:
@@ -287,7 +251,7 @@ class _Case:
         gone = [
             x for x in self.ledgers if "train end" not in x.passed and (x.ended or silent_for(x, self.now))
         ]
-        gone.sort(key=lambda x: (_terminated(x), self._gone_at(x)))
+        gone.sort(key=lambda x: (terminated(x), gone_at(x, self.ledgers)))
         if not gone:
             return self._incomplete("the ledgers stop before `train end`")
         first = gone[0]
@@ -295,18 +259,8 @@ class _Case:
             how = "broke off without an end, killed or stopped"
         else:
             how = f"ended, by {first.ended_by}," if first.ended_by else "ended"
-        lost = "" if _terminated(first) else first.label
+        lost = "" if terminated(first) else first.label
         return replace(self._incomplete(f"{first.label} {how} before `train end`"), lost=lost)
-
-    def _gone_at(self, ledger: Ledger) -> float:
-        """When a process was gone; the latest time that its ledger allows, where another may be the cause.
-
-        A trainer rank without an end was killed, and its peers fail for that. A process of the rollout may as
-        well have lost the trainer, unless a worker's generation failed.
-        """
-        failed = [b.t for x in self.ledgers for b in x.boundaries if b.name == "generate failed"]
-        sure = ledger in self.trainers or any(t >= ledger.last_t for t in failed)
-        return ledger.last_t if ledger.ended is not None or sure else ledger.last_t + PULSE_S
 
     def _lasted(self, end: Difference) -> bool:
         members = end.group.members
@@ -335,17 +289,6 @@ class _Case:
         if not self.ledgers and not texts:
             texts.append("there is no ledger")
         return self._base(Kind.INCOMPLETE, f"no claim: {'; '.join(texts)}")
-
-
-def _prepares(worker: Ledger) -> bool:
-    """Whether a worker has begun a generation and not yet added all of its requests to its engine."""
-    last = worker.boundaries[-1] if worker.boundaries else None
-    waiting = worker.pulse is not None and worker.pulse.w is not None
-    return worker.ended is None and last is not None and last.name == "generate begin" and not waiting
-
-
-def _terminated(ledger: Ledger) -> bool:
-    return ledger.ended_by == "SIGTERM"
 
 
 def _from(difference: Difference) -> str:

@@ -37,7 +37,11 @@ def soak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Soak:
     """Soaks on servers that do with their requests what `lives` say, and checks that nothing is left."""
 
     def go(
-        lives: list[list[str]], rounds: int, settings: Settings = SETTINGS, seconds: float = 60.0
+        lives: list[list[str]],
+        rounds: int,
+        settings: Settings = SETTINGS,
+        seconds: float = 60.0,
+        stop: BaseException | None = None,
     ) -> Tally:
         left = list(lives)
 
@@ -47,11 +51,17 @@ def soak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Soak:
             return Command([sys.executable, "-S", FAKE, str(ports.http), *how], env)
 
         monkeypatch.setattr(rollout, "rollout_command", command)
+
+        def over(tally: Tally) -> bool:
+            if stop is not None and tally.rounds >= rounds:
+                raise stop
+            return tally.rounds >= rounds or time.monotonic() >= until
+
         record = Record(tmp_path / "x.jsonl", settings)
         until = time.monotonic() + seconds
         own = Arm(SPEC, record, PROMPTS, tmp_path / "x", LIMITS, lambda record, what: None)
         try:
-            own.run(lambda tally: tally.rounds >= rounds or time.monotonic() >= until)
+            own.run(over)
         finally:
             assert processes(tmp_path) == []
         assert read(tmp_path / "x.jsonl").rounds == record.tally.rounds
@@ -165,6 +175,14 @@ def test_it_goes_on_with_the_next_round(soak: Soak) -> None:
     tally = soak([["answer"]], 5)
     assert (tally.rounds, tally.starts) == (5, 3)
     assert [hang["n"] for hang in tally.hangs] == [1]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupt_ends_all_and_it_goes_on_later(soak: Soak, tmp_path: Path, stop: BaseException) -> None:
+    with pytest.raises(type(stop)):
+        soak([["answer"]], 3, stop=stop)
+    assert list((tmp_path / "x").iterdir()) == []
+    assert soak([["answer"]], 5).answered == 5
 
 
 def test_the_worker_is_paused_and_a_core_kept_busy(soak: Soak) -> None:

@@ -101,6 +101,9 @@ class Arm:
                     self._rounds(rollout, over)
         except RolloutError as error:
             raise SoakError(f"the rollout did not start: {error}") from error
+        except (KeyboardInterrupt, SystemExit):
+            shutil.rmtree(run_dir, ignore_errors=True)
+            raise
         if len(record.tally.hangs) == known or known >= KEPT:
             shutil.rmtree(run_dir, ignore_errors=True)
         failures = record.tally.failures[-FAILURES:]

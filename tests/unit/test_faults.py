@@ -189,6 +189,11 @@ def test_ledgers_outlive_the_run_and_give_the_same_verdict_again(
             shutil.rmtree(folder)
     assert matrix.judge_again(tmp_path, [none], lambda *_: None) == [row]
 
+    away = tmp_path / "ledgers" / "elsewhere"
+    kept = (tmp_path / "ledgers" / "none").rename(away)
+    assert matrix.judge_again(tmp_path, [none], lambda *_: pytest.fail("judged by nothing")) == [row]
+    kept.rename(tmp_path / "ledgers" / "none")
+
     lone = next((tmp_path / "ledgers").rglob("trainer-rank-1-*"))
     lone.unlink()
     (again,) = matrix.judge_again(tmp_path, [none], lambda *_: None)

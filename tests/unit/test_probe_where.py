@@ -5,8 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from lockstep.probe import hooks, where
+from lockstep.probe.groups import Group
+from lockstep.probe.tally import Counted
 
 SCRIPT = """
 import fcntl, os, sys, threading, time
@@ -21,6 +26,30 @@ main = MainThread()
 threading.Thread(target=look).start()
 exec(sys.argv[1])
 """
+
+
+def test_lines_are_told_without_the_folders_of_packages() -> None:
+    assert where.short_path("/any/lib/python3/site-packages/vllm/x.py") == "vllm/x.py"
+    assert where.short_path(where.__file__) == "lockstep/probe/where.py"
+    assert where.short_path("/home/user/train.py") == "/home/user/train.py"
+
+
+def test_a_wrapped_call_is_issued_by_its_caller_and_not_by_the_wrapper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counter = Counted(Group("weight-sync", "", "gloo", (0, 1), 0))
+    around = eval(  # as if it stood in the probe
+        compile("lambda original: counter.call('barrier', '', None, original)", hooks.__file__, "eval"),
+        {"counter": counter},
+    )
+    holder = ModuleType("holder")
+    holder.barrier = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "holder", holder)
+    hooks.wrap("holder:barrier", around)
+    holder.barrier()  # here
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "# here" in text)
+    assert counter.at == f"{__file__}:{line}"
+    assert (counter.issued, counter.completed) == (1, 1)
 
 
 STARVED = """

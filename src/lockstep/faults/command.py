@@ -36,7 +36,10 @@ def run(device: str, *, out: Path, only: Sequence[str], again: bool, page: Path 
         lines.append(ProgressLine(fault.name))
         return lines[-1]
 
+    said: set[str] = set()
+
     def done(fault: Fault, row: Row) -> None:
+        said.add(fault.name)
         for line in lines[-1:]:
             line.close()
         right = "as expected" if not row["wrong"] else f"NOT as expected: {row['wrong']}"
@@ -48,6 +51,8 @@ def run(device: str, *, out: Path, only: Sequence[str], again: bool, page: Path 
     try:
         if again:
             rows = judge_again(out, chosen, done)
+            for name in sorted({fault.name for fault in chosen} - said):
+                console.print(f"{name}: not judged again, there are no ledgers of it", highlight=False)
         else:
             job = prepare(device, steps=1, out=out)
             with home(out), terminate_as_exit():

@@ -48,11 +48,14 @@ def run_matrix(
 
 
 def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Row], None]) -> list[Row]:
-    """The verdicts of `faults` anew from the ledgers that their runs have left. Raises LedgerError."""
+    """The verdicts of `faults` anew from the ledgers that their runs have left; a row without stays as it is.
+
+    Raises LedgerError.
+    """
     rows = _rows(folder)
     for fault in faults:
         row = rows.get(fault.name)
-        if row is not None and "seconds" in row:
+        if row is not None and "seconds" in row and Path(row["ledgers"]).is_dir():
             row |= _judged(fault, judge(read_directory(row["ledgers"])), row["leftovers"])
             done(fault, row)
     _save(rows, folder)

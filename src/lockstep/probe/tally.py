@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from lockstep.probe.digest import Stream
 from lockstep.probe.flight import Entry, Pg, Status
 from lockstep.probe.groups import Group, GroupNames
 from lockstep.probe.numbers import Numbers
-from lockstep.probe.where import short_path
+from lockstep.probe.where import calling_line
 
 NAMED_WITHIN_S = 0.5
 """vLLM makes a group first and notes what it is for right after."""
@@ -55,11 +54,8 @@ class Counted:
         self.fresh: deque[Call] = deque()
 
     def call(self, op: str, dtype: str, n: int | None, function: Callable[[], Any]) -> Any:
-        """Runs `function` as one collective of the group, issued by the caller of the function that called
-        this.
-        """
-        frame = sys._getframe(2)
-        self.at = f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        """Runs `function` as one collective of the group, issued by the code that called the probe's."""
+        self.at = calling_line()
         self.issued += 1
         self.fresh.append(Call(self.issued, self.issued, op, dtype, n, time.time()))
         result = function()

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 DEPTH = 8
@@ -50,6 +51,8 @@ _READS_AND_WRITES = {
 
 _NAMES = {n: name for name, numbers in _SYSCALLS.get(platform.machine(), {}).items() for n in numbers}
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
+_PROBE = f"{Path(__file__).parent}{os.sep}"
+_OWN = f"{Path(__file__).parents[2]}{os.sep}"
 _SITE = f"{os.sep}site-packages{os.sep}"
 _TORCH = f"{_SITE}torch{os.sep}"
 _COLLECTIVES = f"{_TORCH}distributed{os.sep}distributed_c10d.py"
@@ -131,6 +134,14 @@ def issuing_line() -> str:
     return ""
 
 
+def calling_line() -> str:
+    """`path:line` of the innermost code of this thread that is not the probe's."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PROBE):
+        frame = frame.f_back
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
 def describe(frame: FrameType) -> str:
     return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
 
@@ -138,9 +149,7 @@ def describe(frame: FrameType) -> str:
 def short_path(path: str) -> str:
     """A path as people write it: `vllm/forward_context.py`, whatever the environment's folder is called."""
     _, site, inside = path.rpartition(_SITE)
-    if site:
-        return inside
-    return path.removeprefix(_STDLIB) if path.startswith(_STDLIB) else path
+    return inside if site else path.removeprefix(_STDLIB).removeprefix(_OWN)
 
 
 def _is_plumbing(frame: FrameType) -> bool:

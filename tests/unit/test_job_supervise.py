@@ -112,6 +112,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
         "POLL_S": 0.1,
         "LOOK_S": 0.2,
         "LAST_PULSE_S": 0.3,
+        "LAST_WORD_S": 0.3,
         "LOSS_S": 1.0,
         "WEIGH_S": 0.0,
     }.items():

@@ -126,6 +126,16 @@ def test_the_killed_rank_is_named_and_not_the_one_that_was_told_to_end(tmp_path:
     assert "trainer rank 1 broke off without an end" in found.sentence
 
 
+@pytest.mark.parametrize(("until", "lost"), [(12, ""), (14, "trainer rank 1")])
+def test_a_rank_without_an_end_is_gone_two_pulses_after_its_peers_were_ended(
+    tmp_path: Path, until: float, lost: str
+) -> None:
+    a, b = trainers()
+    b.pulse(9.9, 7)
+    a.ends(10.0, [0, 1], by="SIGTERM")
+    assert verdict(tmp_path, a, b, server(until)).lost == lost
+
+
 def test_the_rank_that_raised_is_named(tmp_path: Path) -> None:
     a, b = trainers()
     b.ends(9.5, [0, 1])

@@ -28,6 +28,8 @@ WEIGH_S = 5.0
 LAST_PULSE_S = 2.5
 """After the trainer's end, until every process that still lives has written its counts once more (see
 docs/ledger.md)."""
+LAST_WORD_S = 6.0
+"""The same where the trainer failed: until their pulses prove that a rank without an end is not there."""
 LOSS_S = 5.0
 """From the loss of a process until the job is ended for it: it may end by itself, and say more."""
 LEAST_FREE = 8 << 20
@@ -239,7 +241,7 @@ class _Watch:
 
     def _trainer_ended(self, status: int) -> Outcome:
         ended = time.monotonic()
-        time.sleep(LAST_PULSE_S)
+        time.sleep(LAST_PULSE_S if status == 0 else LAST_WORD_S)
         if status == 0:
             self._tail.refresh()
             return self._outcome(self._judge(None), time.monotonic() - ended)

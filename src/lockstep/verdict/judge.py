@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.ledger import Ledger
+from lockstep.ledger import PULSE_S, Ledger
 
 from .cause import explain
 from .compare import Difference, difference, in_streams, last_counts
@@ -248,9 +248,7 @@ class _Case:
         """Training did not end: says which process was gone first, and how. SIGTERM ends those that were told
         to end.
         """
-        gone = [
-            x for x in self.ledgers if "train end" not in x.passed and (x.ended or silent_for(x, self.now))
-        ]
+        gone = [x for x in self.ledgers if "train end" not in x.passed and self._gone(x)]
         gone.sort(key=lambda x: (terminated(x), gone_at(x, self.ledgers)))
         if not gone:
             return self._incomplete("the ledgers stop before `train end`")
@@ -261,6 +259,12 @@ class _Case:
             how = f"ended, by {first.ended_by}," if first.ended_by else "ended"
         lost = "" if terminated(first) else first.label
         return replace(self._incomplete(f"{first.label} {how} before `train end`"), lost=lost)
+
+    def _gone(self, ledger: Ledger) -> bool:
+        if ledger.ended is not None or silent_for(ledger, self.now) is not None:
+            return True
+        ending = any(x.ended is not None for x in self.trainers)
+        return ending and ledger in self.trainers and self.now - ledger.last_t >= 2 * PULSE_S
 
     def _lasted(self, end: Difference) -> bool:
         members = end.group.members

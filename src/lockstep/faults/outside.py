@@ -4,6 +4,7 @@ the job is patched.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -83,12 +84,13 @@ def stop_worker(
             number = watch.generations("begin")
             if watch.generations("end") >= number:
                 continue
-            try:
-                os.kill(worker.pid, signal.SIGSTOP)
-                watch.did.append(f"stopped for {stop_s} s in generation {number}")
-                watch.over.wait(stop_s)
-            finally:
-                os.kill(worker.pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # the job may be ended meanwhile
+                try:
+                    os.kill(worker.pid, signal.SIGSTOP)
+                    watch.did.append(f"stopped for {stop_s} s in generation {number}")
+                    watch.over.wait(stop_s)
+                finally:
+                    os.kill(worker.pid, signal.SIGCONT)
 
     return FromOutside(run_dir, rank, generation, act)
 

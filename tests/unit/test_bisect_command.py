@@ -189,8 +189,9 @@ def test_one_pin_is_changed_and_the_others_are_kept_or_preferred() -> None:
 def test_torchs_kin_follows_the_torch_that_a_release_asks_for() -> None:
     given = '# why\ntorch==2.8.0\ntorchvision==0.23.0\ntriton==3.4.0\ntorchaudio; sys_platform == "never"\n'
     assert environment.overrides(given, {}) == given
-    moved = environment.overrides(given, {"torch": "2.9.1"})
-    assert moved == '# why\ntorch==2.9.1\ntorchaudio; sys_platform == "never"\n'
+    moved = environment.overrides(given, {"torch": "2.9.1", "torchvision": "0.24.1", "triton": "3.5.1"})
+    assert moved.splitlines()[1:4] == ["torch==2.9.1", "torchvision==0.24.1", "triton==3.5.1"]
+    assert moved.endswith('torchaudio; sys_platform == "never"\n')
 
 
 # -- where the releases have what is wrapped

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def read_lock(path: Path) -> dict[str, str]:
 
 def short_list(text: str, want: Mapping[str, str], source: tuple[str, Path] | None, *, exact: bool) -> str:
     """The short list of the stack with the releases `want` in it; the other pins as bare names unless
-    `exact`. torch and its kin are bare where `want` says so by an empty release."""
+    `exact`."""
     lines = []
     for line in text.splitlines():
         name, pinned, _ = line.partition("==")
@@ -112,25 +112,20 @@ def short_list(text: str, want: Mapping[str, str], source: tuple[str, Path] | No
         if source and key == canonicalize_name(source[0]):
             line = f"{name} @ {source[1].resolve().as_uri()}"
         elif key in want:
-            line = f"{name}=={want[key]}" if want[key] else name
+            line = f"{name}=={want[key]}"
         elif pinned and not exact:
             line = name
         lines.append(line)
     return "\n".join(lines) + "\n"
 
 
-def overrides(text: str, asked: Mapping[str, str]) -> str:
-    """The overrides of the pinned stack, those of torch and its kin as the release asks for them: `asked` has
-    the releases that it pins, without local label."""
-    if not asked.get("torch"):
-        return text
+def overrides(text: str, kin: Mapping[str, str]) -> str:
+    """The overrides of the pinned stack, with the releases in `kin` for those of torch and its kin."""
     lines = []
     for line in text.splitlines():
-        key = canonicalize_name(re.split(r"[=;<>! ]", line)[0]) if line and line[0] != "#" else ""
-        if key == "torch":
-            line = f"torch=={asked['torch']}"
-        elif key in _TORCH:
-            continue  # its release follows from torch's
+        name, exact, _ = line.partition("==")
+        if exact and (moved := kin.get(canonicalize_name(name))):
+            line = f"{name}=={moved}"
         lines.append(line)
     return "\n".join(lines) + "\n"
 
@@ -173,26 +168,38 @@ def _resolve(
 ) -> None:
     short = (CONSTRAINTS / f"{device}.in").read_text()
     pinned = read_lock(CONSTRAINTS / f"{device}.txt")
-    if asked.get("torch") == pinned.get("torch"):
-        asked = {}
-    loose = {"torch": asked["torch"], "torchvision": ""} if asked.get("torch") else {}
+    torch = asked.get("torch")
+    kin = _kin(uv, torch, place) if torch and torch != pinned.get("torch") else {}
     extra: list[str] = []
     if (given := CONSTRAINTS / f"{device}.overrides.txt").exists():
         own = place / "overrides.txt"
-        own.write_text(overrides(given.read_text(), asked))
+        own.write_text(overrides(given.read_text(), kin))
         extra = ["--override", str(own)]
     for exact in (True, False):
         shutil.copy(CONSTRAINTS / f"{device}.txt", lock)
         listed = place / "stack.in"
-        listed.write_text(short_list(short, {**loose, **want}, source, exact=exact))
+        listed.write_text(short_list(short, {**kin, **want}, source, exact=exact))
         try:
-            _run([uv, "pip", "compile", "--quiet", str(listed), *extra, "--python-version", PYTHON,
-                  "--python-platform", PLATFORM, "--no-annotate", "--no-header", "--output-file", str(lock)],
-                 why=True)  # fmt: skip
+            _compile(uv, listed, lock, extra)
             return
         except BuildError:
             if not exact:
                 raise
+
+
+def _kin(uv: str, torch: str, place: Path) -> dict[str, str]:
+    """torch and the releases of its kin that fit: an override of torch hides what they ask for."""
+    short, lock = place / "torch.in", place / "torch.txt"
+    short.write_text(f"torch=={torch}\ntorchvision\n")
+    lock.unlink(missing_ok=True)
+    _compile(uv, short, lock, [])
+    return {name: release for name, release in read_lock(lock).items() if name in _TORCH}
+
+
+def _compile(uv: str, short: Path, lock: Path, extra: Sequence[str]) -> None:
+    target = ["--python-version", PYTHON, "--python-platform", PLATFORM, "--no-annotate", "--no-header"]
+    command = [uv, "pip", "compile", "--quiet", str(short), *extra, *target, "--output-file", str(lock)]
+    _run(command, why=True)
 
 
 def _forget(folder: Path, keep: int, but: Path) -> None:

@@ -45,6 +45,9 @@ class Engine:
     def has_unfinished_requests(self) -> bool:
         return self.engine_core.engines_running
 
+    def add_request(self, name: str) -> None:
+        self.engine_core.sent.append(name)
+
     def step(self) -> None:
         self.engine_core.sent.append("step")
         self.engine_core.engines_running = False
@@ -57,8 +60,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     for name in ("vllm", "vllm.v1"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "vllm.v1.engine", module)
-    stepping = type("Stepping", (Engine,), {"step": Engine.step})
-    open_wave._patch_step(stepping)
+    stepping = type("Stepping", (Engine,), {"step": Engine.step, "add_request": Engine.add_request})
+    open_wave._patch_engine(stepping)
     return stepping()
 
 
@@ -178,3 +181,38 @@ def test_the_entry_point_does_nothing_unless_it_is_asked(monkeypatch: pytest.Mon
         monkeypatch.setenv(open_wave.SWITCH, value)
         open_wave.register()
         assert len(called) == times
+
+
+def test_a_request_outside_of_a_batch_is_refused(engine: Engine) -> None:
+    with open_wave.adding(engine):
+        engine.add_request("first")
+        engine.step()
+        engine.add_request("second")
+        engine.step()
+    with pytest.raises(OpenWaveError, match="outside of a batch"):
+        engine.add_request("third")
+    assert [said for said in engine.engine_core.sent if said in ("first", "second", "third")] == [
+        "first",
+        "second",
+    ]
+    engine.vllm_config.parallel_config.data_parallel_size = 1
+    engine.add_request("no data parallelism")
+
+
+@pytest.mark.parametrize("build", ["{}", "{}.post2", "{}+cu129"])
+@pytest.mark.parametrize("release", open_wave.RELEASES)
+def test_every_build_of_a_tested_release_is_taken(release: str, build: str) -> None:
+    open_wave._check_release(build.format(release))
+
+
+@pytest.mark.parametrize("release", ["0.10.2", "0.11.01", "0.99.0", "0.11.0rc1"])
+def test_another_release_is_refused_with_the_tested_ones_named(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(open_wave.SWITCH, "1")
+    with pytest.raises(
+        OpenWaveError, match=rf"tested with vLLM 0\.11\.0.*this is {release}.*OPEN_WAVE=untested"
+    ):
+        open_wave._check_release(release)
+    monkeypatch.setenv(open_wave.SWITCH, "untested")
+    open_wave._check_release(release)

@@ -16,10 +16,10 @@ unfinished, and steps along. So the wave begins on every rank with the round and
 If a worker's call fails, it announces the end and waits for the end of the wave before it answers. An engine
 core takes a dead worker's announcement for ended. The protocol and what was checked of it: docs/protocol.md.
 
-Patches, in vLLM 0.11.0: `v1.engine.core.EngineCoreProc.run_engine_core`,
-`DPEngineCoreProc._has_global_unfinished_reqs` and `v1.engine.llm_engine.LLMEngine.step`; in ms-swift 3.10.3:
-`GRPOVllmEngine.infer`. Other users of `LLMEngine` put each batch into `with open_wave.adding(engine):`, from
-before its first request to after its last answer, on every rank."""
+Patches, in the releases of vLLM that RELEASES lists: `v1.engine.core.EngineCoreProc.run_engine_core`,
+`DPEngineCoreProc._has_global_unfinished_reqs`, `v1.engine.llm_engine.LLMEngine.add_request` and `step`; in
+ms-swift 3.10.3: `GRPOVllmEngine.infer`. Other users of `LLMEngine` put each batch into
+`with open_wave.adding(engine):`, from before its first request to after its last answer, on every rank."""
 
 from __future__ import annotations
 
@@ -33,13 +33,18 @@ from contextlib import contextmanager
 from typing import Any
 
 SWITCH = "OPEN_WAVE"
-"""Environment variable: `1` lets the entry point put the cure in."""
-TESTED = ("0.11.0",)
-"""Releases of vLLM on which a test has shown that it applies."""
+"""Environment variable: `1` lets the entry point put the cure in; `untested` does so on any release of vLLM,
+for a test on one that is not in RELEASES."""
+RELEASES = ("0.11.0",)
+"""Releases of vLLM on which a test has shown that it applies: docs/moe.md."""
 
 CORE = "vllm.v1.engine.core"
 SWIFT = "swift.llm.infer.infer_engine.grpo_vllm_engine"
 
+UNTESTED = "untested"
+
+_BATCH = "open_wave_batch"
+"""Attribute of a worker's client: within `adding`."""
 _MARK = "open_wave_adding"
 """Attribute of an engine core and of a worker's client: between the two announcements."""
 
@@ -50,7 +55,7 @@ class OpenWaveError(RuntimeError):
 
 def register() -> None:
     """Entry point: puts the cure into this process if the environment asks for it."""
-    if os.environ.get(SWITCH) == "1":
+    if os.environ.get(SWITCH) in ("1", UNTESTED):
         install()
 
 
@@ -63,7 +68,7 @@ def install() -> None:
     core = _find(CORE, "DPEngineCoreProc")
     if not hasattr(core, "open_wave_begin"):
         _patch_core(core, _find(CORE, "EngineCoreProc"))
-        _patch_step(_find("vllm.v1.engine.llm_engine", "LLMEngine"))
+        _patch_engine(_find("vllm.v1.engine.llm_engine", "LLMEngine"))
     if SWIFT in sys.modules:
         _patch_swift(_find(SWIFT, "GRPOVllmEngine"))
 
@@ -77,28 +82,36 @@ def adding(engine: Any) -> Iterator[None]:
     requests have been answered; if it raises, what it has added is answered to nobody, and the wave is seen
     to its end first."""
     client = engine.engine_core
-    if not engine.vllm_config.parallel_config.data_parallel_size > 1:
+    if not _is_parallel(engine):
         yield
         return
     _check_client(client)
     _announce_begin(client)
+    setattr(client, _BATCH, True)
     try:
         yield
     finally:
+        setattr(client, _BATCH, False)
         _announce_end(client)
         while engine.has_unfinished_requests():
             client.ensure_alive()
             engine.step()
 
 
+def _is_parallel(engine: Any) -> bool:
+    size: int = engine.vllm_config.parallel_config.data_parallel_size
+    return size > 1
+
+
 def _check_release(version: str) -> None:
     # A build of a release for other hardware is called 0.11.0.post2 or 0.11.0+cu129.
-    if not any(
-        version == tested or version.startswith((f"{tested}.post", f"{tested}+")) for tested in TESTED
+    if os.environ.get(SWITCH) != UNTESTED and not any(
+        version == tested or version.startswith((f"{tested}.post", f"{tested}+")) for tested in RELEASES
     ):
         raise OpenWaveError(
-            f"open wave has been tested with vLLM {', '.join(TESTED)}, and this is {version}, which may do "
-            "otherwise. Take the plugin out, or run tests/stack/test_open_wave.py on this release first"
+            f"open wave has been tested with vLLM {', '.join(RELEASES)}, and this is {version}, which may do "
+            f"otherwise. Take the plugin out; or test it on this release (nox -s open_wave -- --vllm "
+            f"{version}), and then set {SWITCH}={UNTESTED}"
         )
 
 
@@ -187,16 +200,27 @@ def _worker_lives() -> bool:
     return worker is None or worker.is_alive()
 
 
-def _patch_step(engine: Any) -> None:
-    """The worker's side: with its first step it has ended adding."""
-    step = _function(engine, "step")
+def _patch_engine(engine: Any) -> None:
+    """The worker's side: with its first step it has ended adding. A request outside of `adding` is refused,
+    since nothing would keep its wave open: so is a release of ms-swift whose `infer` has not been found."""
+    add, step = _function(engine, "add_request"), _function(engine, "step")
+
+    @functools.wraps(add)
+    def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_parallel(self) and not getattr(self.engine_core, _BATCH, False):
+            raise OpenWaveError(
+                "a request is added outside of a batch: open wave makes one of each call of "
+                f"{SWIFT}.GRPOVllmEngine.infer (ms-swift 3.10.3); other callers put theirs into "
+                "`with open_wave.adding(engine):`"
+            )
+        return add(self, *args, **kwargs)
 
     @functools.wraps(step)
     def stepping(self: Any, *args: Any, **kwargs: Any) -> Any:
         _announce_end(self.engine_core)
         return step(self, *args, **kwargs)
 
-    engine.step = stepping
+    engine.add_request, engine.step = add_request, stepping
 
 
 def _patch_swift(engine: Any) -> None:
@@ -223,14 +247,14 @@ def _find(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise OpenWaveError(
-            f"{module}.{name} is not there ({error}): open wave is made for vLLM {', '.join(TESTED)}"
+            f"{module}.{name} is not there ({error}): open wave is made for vLLM {', '.join(RELEASES)}"
         ) from error
 
 
 def _function(owner: Any, name: str) -> Any:
     if name not in vars(owner):
         where = f"{owner.__module__}.{owner.__qualname__}.{name}"
-        raise OpenWaveError(f"{where} is not there: open wave is made for vLLM {', '.join(TESTED)}")
+        raise OpenWaveError(f"{where} is not there: open wave is made for vLLM {', '.join(RELEASES)}")
     return getattr(owner, name)
 
 

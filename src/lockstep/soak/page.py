@@ -21,8 +21,8 @@ asks it, one round after another. What is done to it comes from outside, nothing
 workers (the processes that add requests to the engines) are stopped and continued at random moments of a
 round by SIGSTOP and SIGCONT, and other processes keep the cores busy (*load*: how many). A *hang* is a round
 that is not answered while the ledgers say `stuck`; the engines are then ended and started anew, and the soak
-goes on with the next round. A slow round is none. Engines answer one round that does not count before they
-are paused.
+goes on with the next round. A slow round is none. The machine was shared with other programs: its load
+average is given for each soak, and differs between them.
 
 Everything random follows from the soak's seed and the round's number: `lockstep soak --seed S --round N`
 plays round N again and again, with the other settings as below.

@@ -9,8 +9,12 @@ import pytest
 from lockstep.probe.hooks import find
 from lockstep.probe.places import PLACES, place
 
-INSIDE = {"client": ["PyNcclCommunicator", "VLLMClient"], "server communicator": ["PyNcclCommunicator"],
-          "rollout": ["WeightSyncWorkerExtension", "SwiftRolloutDeploy"], "rewards": ["ORM", "orms"]}  # fmt: skip
+INSIDE = {
+    "client": ["PyNcclCommunicator", "VLLMClient"],
+    "server communicator": ["PyNcclCommunicator"],
+    "rollout": ["WeightSyncWorkerExtension", "SwiftRolloutDeploy"],
+    "rewards": ["ORM", "orms"],
+}
 
 
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "full training"])

@@ -130,4 +130,5 @@ def _refusal(folder: Path) -> str:
 def _plain(text: str, folder: Path) -> str:
     """Without the paths of this machine."""
     text = text.replace(f"{folder}/", "") if str(folder) != "." else text
-    return re.sub(r"(?:/[\w.+-]+)+/site-packages/", "", text)
+    text = re.sub(r"(?:/[\w.+-]+)+/site-packages/", "", text)
+    return re.sub(r"(?<![:/\w.])(?:/[\w.+-]+)+/(?=[\w.+-])", "", text)

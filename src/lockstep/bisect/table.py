@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from lockstep.bisect.log import Try
 from lockstep.bisect.search import Found, Mark, conclude
+from lockstep.stack import PINNED
 
 OUTCOMES = {"good": "survives", "bad": "**hangs**", "refuses": "refuses to start", "untestable": "untestable"}
 MARKS = {"good": Mark.GOOD, "bad": Mark.BAD, "refuses": Mark.UNTESTABLE, "untestable": Mark.UNTESTABLE}
@@ -22,7 +23,7 @@ rollout pauses for 6 seconds in the third generation, and nothing else is done t
 *hangs*: the ledgers show the group of the rollout's data-parallel ranks stuck. *survives*: the job went
 through in step, pause included. *refuses to start*: by a check of the release's own, quoted. *untestable*: it
 could not be installed, did not start, failed, or Lockstep's probe does not know it; this says nothing about
-hanging. *Moved* is what differs from the pinned stack (`constraints/`) besides the release.
+hanging. *Moved* is what differs from the pinned stack (`constraints/`) besides the release itself.
 """
 
 
@@ -77,9 +78,7 @@ def _section(tries: Sequence[Try]) -> str:
     lines = [f"{title}{arm}{len(rows)} releases tried {where}. {outline(rows)}\n",
              "\n| release | outcome | why | moved | run |\n| --- | --- | --- | --- | ---: |\n"]  # fmt: skip
     for one in rows:
-        moved = ", ".join(
-            _move(name, *change) for name, change in one.moved.items() if not _is_itself(name, one)
-        )
+        moved = _moves(one)
         run = f"{one.seconds:.0f} s" if one.seconds else ""
         why = one.reason.replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {one.release} | {OUTCOMES[one.outcome]} | {why} | {moved} | {run} |\n")
@@ -90,8 +89,14 @@ def _is_itself(name: str, one: Try) -> bool:
     return name in (one.package, f"{one.package}-cpu") or name in one.wanted
 
 
-def _move(name: str, before: str | None, now: str | None) -> str:
-    return f"{name} {now or 'gone'}" if before else f"+{name} {now}"
+def _moves(one: Try) -> str:
+    """The pinned packages by name, the others as a number: a release brings dozens of its own."""
+    named = {*PINNED, "torchvision", "triton"}
+    others = {name: change for name, change in one.moved.items() if not _is_itself(name, one)}
+    told = [f"{name} {now or 'gone'}" for name, (_, now) in others.items() if name in named]
+    if rest := len(others) - len(told):
+        told.append(f"{rest} others")
+    return ", ".join(told)
 
 
 def _marks(rows: Sequence[Try]) -> dict[int, Mark]:

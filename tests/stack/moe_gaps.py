@@ -20,6 +20,8 @@ def fill() -> None:
 
     if vllm.__version__.startswith("0.11."):
         _experts()
+    if vllm.__version__.startswith("0.14."):
+        _activation()
     if "dispatch" not in vars(CpuCommunicator):
         _all_to_all(CpuCommunicator)
     elif "all_gatherv" not in vars(CpuCommunicator):
@@ -31,6 +33,16 @@ def _experts() -> None:
     from vllm.model_executor.layers.fused_moe import cpu_fused_moe
 
     cpu_fused_moe.IPEXFusedMOE = cpu_fused_moe.CPUFusedMOE
+
+
+def _activation() -> None:
+    """0.14: without oneDNN the experts make their activation in the first forward pass, where vLLM has no
+    configuration set ("Current vLLM config is not set")."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.fused_moe import cpu_fused_moe
+
+    with set_current_vllm_config(VllmConfig()):
+        cpu_fused_moe._CPU_MOE_ACT["silu"]
 
 
 def _all_to_all(communicator: Any) -> None:

@@ -35,7 +35,7 @@ from typing import Any
 SWITCH = "OPEN_WAVE"
 """Environment variable: `1` lets the entry point put the cure in; `untested` does so on any release of vLLM,
 for a test on one that is not in RELEASES."""
-RELEASES = ("0.11.0",)
+RELEASES = ("0.11.0", "0.13.0", "0.14.1", "0.15.1", "0.26.0", "0.32.0")
 """Releases of vLLM on which a test has shown that it applies: docs/moe.md."""
 
 CORE = "vllm.v1.engine.core"

@@ -19,7 +19,7 @@ from lockstep.verdict import Kind
 
 GROUP = "rollout.dp"
 """The group of the hang that is looked for, or with `.cpu` where vLLM syncs its ranks on the CPU."""
-REFUSALS = (r"ValueError: (Offline data parallel mode is not supported[^\n]*)",)
+REFUSALS = (r"(?:ValueError: |Value error, )(Offline data parallel mode is not supported[^\n\[]*)",)
 """What a release says when it refuses the job by a check of its own (vLLM from 0.14.0 on,
 `vllm/config/parallel.py`)."""
 
@@ -123,7 +123,7 @@ def _refusal(folder: Path) -> str:
         text = log.read_text(errors="replace")
         for refusal in REFUSALS:
             if found := re.search(refusal, text):
-                return found[1]
+                return found[1].strip()
     return ""
 
 

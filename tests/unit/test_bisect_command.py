@@ -172,6 +172,14 @@ def test_a_refusal_is_told_from_a_crash_and_quoted(tmp_path: Path) -> None:
     )
 
 
+def test_a_refusal_that_pydantic_wraps_is_one_too(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "rollout-server-0.log"
+    log.parent.mkdir()
+    log.write_text("  Value error, Offline data parallel mode is not supported for dense models. [type=x]\n")
+    failed = {"failure": "ValidationError: 1 validation error for ParallelConfig", "folder": str(tmp_path)}
+    assert judge(failed) == ("refuses", "Offline data parallel mode is not supported for dense models.")
+
+
 # -- the environment's short list and overrides
 
 SHORT = "# The stack\ntorch==2.8.0\ntorchvision==0.23.0\nms-swift==3.10.3\nmsgspec\n"

@@ -84,6 +84,12 @@ def vllm_alone(session: nox.Session, release: str) -> Path:
     return python
 
 
+def _page(session: nox.Session, page: str) -> list[str]:
+    """The option that writes the page anew; none where only some rows are run or a page is named."""
+    partial = any(word.partition("=")[0] in ("--only", "--page") for word in session.posargs)
+    return [] if partial else ["--page", page]
+
+
 @nox.session(venv_backend="none")
 def cpu_stress(session: nox.Session) -> None:
     """Run the incident's job three times without a GPU: as it is, with the fault, with fault and cure."""
@@ -114,14 +120,14 @@ def gpu_stress(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def faults(session: nox.Session) -> None:
     """Run the job with every way to fall out of step and write docs/faults.md (about half an hour)."""
-    command = [str(stack(session, "cpu") / "lockstep"), "faults", "--page", "docs/faults.md"]
+    command = [str(stack(session, "cpu") / "lockstep"), "faults", *_page(session, "docs/faults.md")]
     session.run(*command, *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")
 def remedies(session: nox.Session) -> None:
     """Run the job with a late rank under every remedy and write docs/remedies.md (about twenty minutes)."""
-    command = [str(stack(session, "cpu") / "lockstep"), "remedies", "--page", "docs/remedies.md"]
+    command = [str(stack(session, "cpu") / "lockstep"), "remedies", *_page(session, "docs/remedies.md")]
     session.run(*command, *session.posargs, external=True)
 
 
@@ -134,7 +140,7 @@ def bisect(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """Ask the rollout for many rounds, its workers paused at random (`-- --stress-minutes 20 --seed 1`)."""
-    command = [str(stack(session, "cpu") / "lockstep"), "soak", "--page", "docs/soak.md"]
+    command = [str(stack(session, "cpu") / "lockstep"), "soak", "--page", ".lockstep/soak/soak.md"]
     session.run(*command, *session.posargs, external=True)
 
 

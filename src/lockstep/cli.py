@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 app = typer.Typer(
     help="Do all ranks of a reinforcement learning job issue the same collectives?",
@@ -18,6 +19,20 @@ app = typer.Typer(
 
 EXIT_CODES = {"in step": 0, "diverged": 1, "stuck": 1, "stalled": 3, "incomplete": 4}
 USAGE = 2
+STOP_GIT = 128
+"""`git bisect run` stops at this and above: what is wrong is no commit's fault."""
+
+
+class _StopsGit(TyperCommand):
+    """A command whose wrong usage ends with 128, as `git bisect run` takes 2 for a bad commit."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().make_context(*args, **kwargs)
+        except Exception as error:
+            if getattr(error, "exit_code", None) == USAGE:
+                error.exit_code = STOP_GIT  # type: ignore[attr-defined]
+            raise
 
 
 @app.callback()
@@ -96,15 +111,17 @@ def run(
     options = GpuOptions(gpus=gpus, rollout_gpus=rollout_gpus, model=model)
     out = out or Path(".lockstep", "cpu_stress" if device == "cpu" else "gpu_stress")
     try:
+        if stress_minutes:
+            from lockstep.soak import command
+
+            chosen = command.Options(minutes=stress_minutes)
+            command.check(chosen)
         if dry:
             session.dry_run(device, steps=steps, out=out, only=only or [], options=options)
             raise typer.Exit()
         results = session.run(device, steps=steps, out=out, only=only or [], options=options)
         wrong = any(result.wrong for result in results)
         if stress_minutes:
-            from lockstep.soak import command
-
-            chosen = command.Options(minutes=stress_minutes)
             tallies = command.run(device, out=out.parent / "soak", options=chosen, page=None, gpu=options)
             wrong = wrong or any(map(command.is_wrong, tallies))
     except session.SetupError as error:
@@ -327,7 +344,7 @@ def bisect(
     raise typer.Exit(code)
 
 
-@app.command("probe-release")
+@app.command("probe-release", cls=_StopsGit)
 def probe_release(
     release: Annotated[str | None, typer.Argument(metavar="[RELEASE]", help="Such as 3.12.0.")] = None,
     package: Annotated[
@@ -357,7 +374,7 @@ def probe_release(
         code = command.probe_release(question, release, source, out, fixed=fixed)
     except command.BisectError as error:
         print(f"lockstep: {error}", file=sys.stderr)
-        raise typer.Exit(command.ABORT) from error
+        raise typer.Exit(STOP_GIT) from error
     raise typer.Exit(code)
 
 

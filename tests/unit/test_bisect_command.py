@@ -133,6 +133,41 @@ def test_a_torn_log_is_read_and_a_wrong_one_is_named(tmp_path: Path) -> None:
         log.read(path)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--nonsense"], "No such option"),
+        (["--source"], "requires an argument"),
+        (["3.12.0", "3.13.0"], "unexpected extra argument"),
+        ([], "give a release or --source"),
+        (["3.12.0", "--arm", "nonsense"], "no arm is named nonsense; there are: control, without the fix"),
+        (["3.12.0", "--with", "ms-swift==4.2.0"], "expected a further package"),
+    ],
+)
+def test_wrong_usage_of_a_probe_stops_git_bisect_before_anything_is_built(
+    job: Job, words: list[str], told: str
+) -> None:
+    code, said = run("probe-release", *words)
+    assert code == 128
+    assert told in said
+    assert not job.tried
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "expected --good, --bad or --first"),
+        (["--good", "3.11.0", "--bad", "3.11"], "--good and --bad are both"),
+        (["--bad", "3.10.0", "--arm", "nonsense"], "no arm is named nonsense"),
+        (["--bad", "9.9.9"], "there is no release 9.9.9"),
+    ],
+)
+def test_a_wrong_range_or_arm_is_told_before_anything_is_built(job: Job, words: list[str], told: str) -> None:
+    code, said = run("bisect", *words)
+    assert (code, told in said) == (2, True), said
+    assert not job.tried
+
+
 # -- what a run's answer means
 
 STUCK = {"verdict": "stuck", "group": "rollout.dp", "sentence": "rank 0 waits", "fault_happened": True}

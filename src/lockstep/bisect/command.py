@@ -14,11 +14,11 @@ from lockstep import stack
 from lockstep.bisect import environment, log, releases, table
 from lockstep.bisect.probe import Question, distribution, probe
 from lockstep.bisect.search import Mark, conclude, next_release
+from lockstep.job.session import SetupError, choose_arms
+from lockstep.job.spec import cpu_job
 
 CODES = {"good": 0, "bad": 1, "refuses": 125, "untestable": 125}
 """What `git bisect run` expects: 125 means that this commit cannot be tested."""
-ABORT = 128
-"""From 128 on `git bisect run` stops: what is wrong here is no commit's fault."""
 
 
 class BisectError(RuntimeError):
@@ -45,6 +45,14 @@ def check(question: Question) -> None:
     for name in (question.package, *question.wanted):
         if name not in known:
             raise BisectError(f"{name!r} is no pinned package; there are: {', '.join(known)}")
+    if question.package in question.wanted:
+        raise BisectError(f"--with {question.package}: expected a further package, not the one that is tried")
+    # Only the arms' names are asked for here: the job itself is made in the release's environment.
+    any_job = cpu_job("", model=Path(), datasets=Path()).with_(device=question.device)
+    try:
+        choose_arms(any_job, [question.arm])
+    except SetupError as error:
+        raise BisectError(str(error)) from error
 
 
 def wanted(words: Sequence[str]) -> dict[str, str]:
@@ -90,7 +98,7 @@ def bisect(
             )
         found = conclude(len(chosen), marks)
         said = table.sentence([str(release) for release in chosen], found, marks)
-        console.print(f"{len(chosen)} releases, {runs} tried now: {said}", highlight=False)
+        console.print(f"of {len(chosen)} releases {runs} tried now: {said}", highlight=False)
         if page is not None:
             table.write_page(log.read(path), page, question.steps)
     except (releases.ReleaseError, environment.ToolError, log.LogError, OSError) as error:
@@ -128,6 +136,10 @@ def _choose(question: Question, among: Range) -> tuple[list[Version], dict[int, 
     """The releases to search, and what is known of their ends."""
     good, bad, first, last = (releases.parse(text) if text else None for text in
                               (among.good, among.bad, among.first, among.last))  # fmt: skip
+    if good is not None and good == bad:
+        raise BisectError(f"--good and --bad are both {good}")
+    if good is None and bad is None and first is None:
+        raise BisectError("expected --good, --bad or --first: years of releases would be tried")
     ends = sorted(end for end in (good, bad) if end is not None)
     if len(ends) == 2:
         first, last = ends

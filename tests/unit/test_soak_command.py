@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def soak(out: Path, *, page: Path | None = None, **options: object) -> list[Tally]:
-    return run("cpu", out=out, options=Options(minutes=1, **options), page=page)  # type: ignore[arg-type]
+    return run("cpu", out=out, options=Options(**{"minutes": 1, **options}), page=page)  # type: ignore[arg-type]
 
 
 def test_each_remedy_has_a_record_named_by_its_conditions(out: Path) -> None:
@@ -108,15 +109,50 @@ def test_a_remedy_must_not_hang(out: Path) -> None:
         ({"requests": (3, 2)}, "--requests 3-2: expected"),
         ({"max_tokens": (0, 2)}, "--max-tokens 0-2: expected"),
         ({"pictures": 1.5}, r"--pictures 1\.5: expected"),
-        ({"pause_rate": -1.0}, "a pause rate and a load of at least 0"),
-        ({"pause_s": 0.0}, "a mean pause of more than 0"),
-        ({"load": -1}, "a pause rate and a load of at least 0"),
+        ({"pictures": math.nan}, "--pictures nan: expected"),
+        *(
+            ({name: number}, f"--{option} {number}: expected a finite number of")
+            for name, option in (
+                ("minutes", "stress-minutes"),
+                ("pause_s", "pause"),
+                ("pause_rate", "pause-rate"),
+            )
+            for number in (-1.0, math.nan, math.inf, -math.inf)
+        ),
+        ({"minutes": 0.0}, r"--stress-minutes 0\.0: expected a finite number of more than 0"),
+        ({"pause_s": 0.0}, r"--pause 0\.0: expected a finite number of more than 0"),
+        ({"load": -1}, "--load -1: expected a number of at least 0"),
+        ({"only": -1}, "--round -1: expected a number of at least 0"),
+        *(({"name": name}, "--name .*: expected a file's name") for name in ("a/b", "/a", "..", ".", "a\\b")),
     ],
 )
 def test_what_makes_no_sense_is_refused(out: Path, options: dict[str, object], words: str) -> None:
     with pytest.raises(SetupError, match=words):
         soak(out, **options)
     assert not out.exists()
+
+
+def test_the_smallest_that_make_sense(out: Path) -> None:
+    (tally,) = soak(out, remedies=("open wave",), only=0, pause_rate=0.0, load=0, name="v1.2 a")
+    assert tally.settings.only == 0
+    assert [path.name for path in out.glob("*.jsonl")] == ["v1.2_a.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["independent-ranks", "independent_ranks", "independent ranks"])
+def test_a_remedys_name_with_hyphens_or_underscores(out: Path, name: str) -> None:
+    (tally,) = soak(out, remedies=(name,))
+    assert tally.settings.remedy == "independent ranks"
+    assert [path.name for path in out.glob("*.jsonl")] == ["independent_ranks_paused.jsonl"]
+
+
+@pytest.mark.parametrize("minutes", ["inf", "nan"])
+def test_a_soak_that_makes_no_sense_is_refused_before_the_runs(
+    out: Path, monkeypatch: pytest.MonkeyPatch, minutes: str
+) -> None:
+    monkeypatch.setattr(session, "run", lambda *_, **__: pytest.fail("the job was run"))
+    done = CliRunner().invoke(cli.app, ["run", "--stress-minutes", minutes, "--out", str(out / "cpu_stress")])
+    assert done.exit_code == 2
+    assert f"--stress-minutes {minutes}: expected a finite number of more than 0" in done.output
 
 
 def test_spans() -> None:

@@ -13,7 +13,7 @@ from lockstep.faults.catalogue import FAULTS, Expected, Fault
 from lockstep.job.arms import check_again
 from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import JobError, Limits, Progress, run_job
-from lockstep.ledger import read_directory
+from lockstep.ledger import LedgerError, read_directory
 from lockstep.verdict import Kind, Verdict, judge
 
 SIZES = {"max_steps": 3, "eval_steps": 2, "save_steps": 3}
@@ -50,9 +50,11 @@ def run_matrix(
 def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Row], None]) -> list[Row]:
     """The verdicts of `faults` anew from the ledgers that their runs have left; a row without stays as it is.
 
-    Raises LedgerError.
+    Raises LedgerError, also if there are no earlier runs.
     """
     rows = _rows(folder)
+    if not rows:
+        raise LedgerError(f"{folder}: no earlier runs to judge again, expected their summary.json")
     for fault in faults:
         row = rows.get(fault.name)
         if row is not None and "seconds" in row and Path(row["ledgers"]).is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -39,6 +40,7 @@ class Options:
     """In all, for all remedies together; the starts of the engines count."""
     seed: int | None = None
     remedies: tuple[str, ...] = REMEDIES
+    """Their names; hyphens and underscores are taken for spaces."""
     name: str = ""
     requests: tuple[int, int] = Settings.requests
     max_tokens: tuple[int, int] = Settings.max_tokens
@@ -57,7 +59,7 @@ def run(
     Raises SetupError when it cannot be done here, SystemExit when it is interrupted.
     """
     remedies = [_remedy(name) for name in options.remedies]
-    _check(options)
+    check(options)
     out = out.resolve()
     console = Console()
     if not console.is_terminal:
@@ -128,24 +130,32 @@ def _after(minutes: float) -> Callable[[Tally], bool]:
 
 
 def _remedy(name: str) -> Tried:
+    wanted = " ".join(name.replace("-", " ").replace("_", " ").split())
     for tried in TRIED:
-        if tried.name == name:
+        if tried.name == wanted:
             if tried.change.servers or tried.change.trainer:
                 raise SetupError(f"{name!r} changes the trainer's side, which a soak does not have")
             return tried
     raise SetupError(f"no remedy is named {name!r}; there are: {', '.join(tried.name for tried in TRIED)}")
 
 
-def _check(options: Options) -> None:
+def check(options: Options) -> None:
+    """Raises SetupError, which names the option of the command line that is wrong."""
     for what, (least, most) in (("requests", options.requests), ("max-tokens", options.max_tokens)):
         if not 1 <= least <= most:
             raise SetupError(f"--{what} {least}-{most}: expected LEAST-MOST with 1 <= LEAST <= MOST")
     if not 0 <= options.pictures <= 1:
         raise SetupError(f"--pictures {options.pictures}: expected a share between 0 and 1")
-    if options.minutes <= 0 or options.pause_rate < 0 or options.pause_s <= 0 or options.load < 0:
-        raise SetupError(
-            "expected minutes and a mean pause of more than 0, a pause rate and a load of at least 0"
-        )
+    for what, number in (("stress-minutes", options.minutes), ("pause", options.pause_s)):
+        if not 0 < number < math.inf:
+            raise SetupError(f"--{what} {number}: expected a finite number of more than 0")
+    if not 0 <= options.pause_rate < math.inf:
+        raise SetupError(f"--pause-rate {options.pause_rate}: expected a finite number of at least 0")
+    for what, count in (("load", options.load), ("round", options.only)):
+        if count is not None and count < 0:
+            raise SetupError(f"--{what} {count}: expected a number of at least 0")
+    if options.name == "." or any(sign in options.name for sign in ("/", "\\", "..")):
+        raise SetupError(f"--name {options.name!r}: expected a file's name, without / and \\ and ..")
 
 
 def _record(job: JobSpec, remedy: Tried, out: Path, options: Options) -> Record:

@@ -33,9 +33,12 @@ SLEEP = [PY, "-S", "-c", "import time; time.sleep(600)"]
 
 # A program that uses the package as the command line does. argv: run id, grace, log, how, command...
 RUNNER = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from lockstep.job.processes import ProcessTree, terminate_as_exit
+# As in a terminal, also where the tests themselves run under nohup or in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 run_id, grace, log, how = sys.argv[1:5]
 with terminate_as_exit(), ProcessTree(run_id=run_id, grace_s=float(grace)) as tree:
     tree.start("zoo", sys.argv[5:], log=Path(log))

@@ -14,11 +14,9 @@ from lockstep.job import group_port
 from lockstep.job.spec import Arguments, JobSpec
 from lockstep.probe import rollout
 from lockstep.probe.attach import DIRECTORY
-from lockstep.probe.places import later_swift, place, swift_4
+from lockstep.probe.places import CALLBACK, later_swift, place, swift_4
 
 HOST = "127.0.0.1"
-CALLBACK = "lockstep"
-"""Name under which ms-swift 4 knows the probe's callback; ms-swift 3 needs none."""
 RING = {"cpu": "1000", "cuda": "2000"}
 """Records in torch's flight recorder. Each read takes all of them (12 ms of CPU time a thousand), so no more
 than needed.

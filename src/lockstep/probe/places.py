@@ -17,6 +17,9 @@ _SWIFT_3, _SWIFT_4 = (3,), (4,)
 OWN_RANK = "SWIFT_ROLLOUT_DP_RANK"
 """Environment variable of ms-swift from 4.2.1 on: a rollout worker's rank, of which vLLM knows nothing."""
 
+CALLBACK = "lockstep"
+"""Name under which ms-swift 4 knows the probe's callback; ms-swift 3 needs none."""
+
 PLACES: Mapping[str, tuple[str, tuple[tuple[tuple[int, ...], str], ...]]] = {
     "engine": ("ms-swift", ((_SWIFT_3, "swift.llm.infer.infer_engine.grpo_vllm_engine:GRPOVllmEngine"),
                             (_SWIFT_4, "swift.infer_engine.grpo_vllm_engine:GRPOVllmEngine"))),

@@ -13,7 +13,7 @@ from lockstep.probe.attach import attach
 from lockstep.probe.core import Probe
 from lockstep.probe.hooks import find, wrap
 from lockstep.probe.last_words import before_signals
-from lockstep.probe.places import place
+from lockstep.probe.places import CALLBACK, place
 from lockstep.probe.weight_sync import count_weight_sync
 
 
@@ -108,4 +108,4 @@ def _call_back(boundaries: Boundaries) -> None:
     if isinstance(known, list):
         known.append(boundaries)
     else:
-        known["lockstep"] = lambda *_: boundaries
+        known[CALLBACK] = lambda *_: boundaries

@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from lockstep.job.health import direct
 from lockstep.job.launch import HOST
 from lockstep.soak.rounds import Prompt, Round
 
@@ -59,8 +60,7 @@ class Asking(threading.Thread):
             data=json.dumps(body(self._round)).encode(),
             headers={"Content-Type": "application/json"},
         )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
+        with direct().open(request, timeout=TIMEOUT_S) as answer:
             answers: list[Any] = json.load(answer)
         return answers
 

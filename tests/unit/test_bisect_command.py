@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +248,23 @@ def test_the_places_of_the_pinned_release_and_of_later_ones() -> None:
     assert place("prefill", "0.11.0.post2+cpu").endswith("._set_default_args")
     assert place("prefill", "0.14.1").endswith("_caching_args")
     assert all(since == tuple(sorted(since)) for _, since in PLACES.values())
+
+
+def test_a_checkout_is_called_what_git_calls_it(job: Job, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "setup.py").touch()
+    assert run("probe-release", "--source", str(tree)) == (0, f"ms-swift {tree}: good: because | good")
+    git = ["git", "-C", str(tree), "-c", "user.name=n", "-c", "user.email=e@x"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "m"], check=True)
+    subprocess.run([*git, "tag", "v4.2.0"], check=True)
+    assert run("probe-release", "--source", str(tree))[1] == "ms-swift v4.2.0: good: because | good"
+
+
+def test_a_checkout_of_vllm_is_not_built_for_the_cpu(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").touch()
+    code, said = run("probe-release", "--package", "vllm", "--source", str(tmp_path))
+    assert code == 128
+    assert "a checkout of vLLM is built for GPUs" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,10 +118,14 @@ def probe_release(
         raise BisectError("give a release or --source, one of them")
     if source is not None and not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
         raise BisectError(f"{source}: expected a checkout with pyproject.toml or setup.py")
+    if source is not None and question.package == "vllm" and question.device == "cpu":
+        raise BisectError(
+            "--source: a checkout of vLLM is built for GPUs (--device cuda); without, give a release"
+        )
     try:
         if release is not None:
             release = str(releases.parse(release))
-        one = probe(question, release or f"source {source}", out, source)
+        one = probe(question, release or _describe(source), out, source)
         if source is None:
             log.append(out / "log.jsonl", one)
     except (releases.ReleaseError, environment.ToolError, OSError) as error:
@@ -130,6 +135,18 @@ def probe_release(
     )
     code = CODES[one.outcome]
     return 1 - code if fixed and code < 2 else code
+
+
+def _describe(source: Path | None) -> str:
+    """Which commit a checkout is at, as git describes it; its path where it is not git's."""
+    if source is None or not (source / ".git").exists():
+        return str(source)
+    git = ["git", "-C", str(source), "describe", "--tags", "--always", "--dirty"]
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, check=False)
+    except OSError:
+        return str(source)
+    return done.stdout.strip() or str(source)
 
 
 def _choose(question: Question, among: Range) -> tuple[list[Version], dict[int, Mark]]:

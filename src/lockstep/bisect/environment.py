@@ -89,16 +89,18 @@ def build(
     )
     done.touch()
     now, pinned = read_lock(lock), read_lock(CONSTRAINTS / f"{device}.txt")
+    if source:
+        now[canonicalize_name(source[0])] = _installed(python, source[0])
     moved = {k: (pinned.get(k), now.get(k)) for k in sorted({*now, *pinned}) if pinned.get(k) != now.get(k)}
     return Environment(python, now, moved)
 
 
 def read_lock(path: Path) -> dict[str, str]:
-    """Package -> release of a resolved file; a package from a folder has the release `source`."""
+    """Package -> release of a resolved file, but for packages from a folder: of those it tells none."""
     found: dict[str, str] = {}
     for line in path.read_text().splitlines():
-        if match := re.match(r"([A-Za-z0-9._-]+)(?:==([^\s;\\]+)| @ )", line):
-            found[canonicalize_name(match[1])] = match[2] or "source"
+        if match := re.match(r"([A-Za-z0-9._-]+)==([^\s;\\]+)", line):
+            found[canonicalize_name(match[1])] = match[2]
     return found
 
 
@@ -178,7 +180,8 @@ def _resolve(
     for exact in (True, False):
         shutil.copy(CONSTRAINTS / f"{device}.txt", lock)
         listed = place / "stack.in"
-        listed.write_text(short_list(short, {**kin, **want}, source, exact=exact))
+        more = [f"{name}=={release}" for name, release in want.items() if f"\n{name}==" not in f"\n{short}"]
+        listed.write_text("\n".join([short_list(short, {**kin, **want}, source, exact=exact), *more]) + "\n")
         try:
             _compile(uv, listed, lock, extra)
             return
@@ -200,6 +203,15 @@ def _compile(uv: str, short: Path, lock: Path, extra: Sequence[str]) -> None:
     target = ["--python-version", PYTHON, "--python-platform", PLATFORM, "--no-annotate", "--no-header"]
     command = [uv, "pip", "compile", "--quiet", str(short), *extra, *target, "--output-file", str(lock)]
     _run(command, why=True)
+
+
+def _installed(python: Path, package: str) -> str:
+    """The release that a checkout calls itself."""
+    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"what the checkout installs is not called {package}")
+    return done.stdout.strip()
 
 
 def _forget(folder: Path, keep: int, but: Path) -> None:

@@ -12,8 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from lockstep import stack
-from lockstep.bisect import environment
+from lockstep.bisect import companions, environment, releases
 from lockstep.bisect.log import Try
 from lockstep.verdict import Kind
 
@@ -22,6 +25,9 @@ GROUP = "rollout.dp"
 REFUSALS = (r"(?:ValueError: |Value error, )(Offline data parallel mode is not supported[^\n\[]*)",)
 """What a release says when it refuses the job by a check of its own (vLLM from 0.14.0 on,
 `vllm/config/parallel.py`)."""
+
+MOVES = 3
+"""How many packages are moved for a release that asks for them when it starts."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +48,27 @@ def distribution(package: str, device: str) -> str:
 
 
 def probe(question: Question, release: str, out: Path, source: Path | None = None) -> Try:
-    """Tries one release, or the checkout `source` of the package. Raises ToolError when nothing can be tried
-    here."""
+    """Tries one release, or the checkout `source` of the package.
+
+    Where the release asks for another one of a further package when it starts, it is tried again with that
+    one. Raises ToolError when nothing can be tried here, ReleaseError when no index can be asked.
+    """
     name = distribution(question.package, question.device)
     want = {distribution(k, question.device): v for k, v in question.wanted.items()}
-    moved: dict[str, tuple[str | None, str | None]] = {}
-    try:
-        if source is None:
-            want[name] = release
-        built = environment.build(question.device, want, out / "envs", (name, source) if source else None)
-        moved = built.moved
-        answer = _run(question, built, out / "runs")
-    except environment.BuildError as error:
-        answer = {"failure": f"cannot be installed: {error}"}
-    outcome, reason = judge(answer)
+    if source is None:
+        want[name] = release
+    for _ in range(MOVES + 1):
+        moved: dict[str, tuple[str | None, str | None]] = {}
+        try:
+            built = environment.build(question.device, want, out / "envs", (name, source) if source else None)
+            moved = built.moved
+            answer = _run(question, built, out / "runs")
+        except environment.BuildError as error:
+            answer = {"failure": f"cannot be installed: {error}"}
+        outcome, reason = judge(answer)
+        if outcome != "untestable" or not (more := _companion(answer, moved, want)):
+            break
+        want |= more
     return Try(
         package=question.package,
         release=release,
@@ -69,6 +82,19 @@ def probe(question: Question, release: str, out: Path, source: Path | None = Non
         seconds=answer.get("seconds", 0.0),
         at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _companion(
+    answer: Mapping[str, Any], moved: Mapping[str, Any], want: Mapping[str, str]
+) -> dict[str, str]:
+    """The package that a run asked for as it started, and the release for it; empty if it asked for none that
+    can be moved."""
+    wanted = companions.asked_for([answer.get("failure", ""), *_logs(Path(answer.get("folder", "")))])
+    if wanted is None or (name := canonicalize_name(wanted.name)) in want:
+        return {}
+    now = moved[name][1] if name in moved else stack.PINNED.get(name)
+    found = companions.nearest(wanted, releases.list_releases(name), Version(now or "0"))
+    return {name: str(found)} if found else {}
 
 
 def judge(answer: Mapping[str, Any]) -> tuple[str, str]:
@@ -100,7 +126,7 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
         "arm": question.arm,
         "steps": question.steps,
         "out": str(out),
-        "instead": {name: built.lock[name] for name in pinned if built.lock.get(name, "source") != "source"},
+        "instead": {name: built.lock[name].partition("+")[0] for name in pinned if name in built.lock},
     }
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     log = out / "inside.log"
@@ -119,12 +145,17 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
 
 
 def _refusal(folder: Path) -> str:
-    for log in sorted((folder / "logs").glob("*.log")) if str(folder) != "." else []:
-        text = log.read_text(errors="replace")
+    for text in _logs(folder):
         for refusal in REFUSALS:
             if found := re.search(refusal, text):
                 return found[1].strip()
     return ""
+
+
+def _logs(folder: Path) -> list[str]:
+    """What the processes of a run wrote; nothing without a run."""
+    found = sorted((folder / "logs").glob("*.log")) if str(folder) != "." else []
+    return [log.read_text(errors="replace") for log in found]
 
 
 def _plain(text: str, folder: Path) -> str:

@@ -59,7 +59,7 @@ def test_the_change_is_found_logged_and_gone_on_from(job: Job) -> None:
     assert run("bisect", "--bad", "3.10.0", "--good", "3.19.0")[0] == 0
     assert job.tried == before
     page = Path("page.md").read_text()
-    assert "| 3.13.0 | **hangs** | because \\| bad | 1 others |  |" in page
+    assert "| 3.13.0 | **hangs** | because \\| bad | 1 other |  |" in page
     assert "3.14.0 is the first that survives" in page
 
 
@@ -254,13 +254,19 @@ def test_a_checkout_is_called_what_git_calls_it(job: Job, tmp_path: Path) -> Non
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "setup.py").touch()
-    assert run("probe-release", "--source", str(tree)) == (0, f"ms-swift {tree}: good: because | good")
+    assert run("probe-release", "--source", str(tree)) == (
+        0,
+        f"ms-swift {tree}: good: because | good (moved: 1 other)",
+    )
     git = ["git", "-C", str(tree), "-c", "user.name=n", "-c", "user.email=e@x"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "m"], check=True)
     subprocess.run([*git, "tag", "v4.2.0"], check=True)
-    assert run("probe-release", "--source", str(tree))[1] == "ms-swift v4.2.0: good: because | good"
+    assert (
+        run("probe-release", "--source", str(tree))[1]
+        == "ms-swift v4.2.0: good: because | good (moved: 1 other)"
+    )
 
 
 def test_a_checkout_of_vllm_is_not_built_for_the_cpu(job: Job, tmp_path: Path) -> None:

@@ -178,6 +178,21 @@ def test_a_stir_while_the_job_is_stopped_does_not_hide_the_hang(tmp_path: Path) 
     assert running.kind is Kind.INCOMPLETE
 
 
+def test_a_wait_that_fails_while_the_job_is_stopped_does_not_hide_the_hang(tmp_path: Path) -> None:
+    """The peer is ended first: the collective fails, and before the stack shows it the process is killed."""
+    job = Job(incident())
+    waiting = job.procs[2]
+    last = json.loads(job.files[job.name(waiting)][-1][1])
+    assert last["w"]["seq"] == 20
+    t = last["t"] + 0.9
+    more = {k: v for k, v in last.items() if k not in ("w", "t")}
+    job.add(waiting, t, **{**more, "c": {g: [i, i] for g, (i, _) in last["c"].items()}})
+    files_alone = verdict(job, tmp_path)
+    assert files_alone.kind is Kind.STUCK
+    assert "rank 0 waits in all_reduce #20" in files_alone.sentence
+    assert verdict(job, tmp_path, now=t).kind is Kind.INCOMPLETE
+
+
 def test_counts_that_move_on_take_a_hang_back(tmp_path: Path) -> None:
     job = Job(pair([Work(10, "reward.py:1 score", "read", cpu=0.0)]))
     assert verdict(job, tmp_path / "a", at=START + 9).kind is Kind.STUCK

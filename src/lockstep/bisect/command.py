@@ -94,9 +94,7 @@ def bisect(
             log.append(path, one)
             outcomes[number] = one
             runs += 1
-            console.print(
-                f"{question.package} {one.release}: {one.outcome}: {escape(one.reason)}", highlight=False
-            )
+            console.print(_told(one), highlight=False)
         found = conclude(len(chosen), marks)
         said = table.sentence([str(release) for release in chosen], found, marks)
         console.print(f"of {len(chosen)} releases {runs} tried now: {said}", highlight=False)
@@ -130,11 +128,14 @@ def probe_release(
             log.append(out / "log.jsonl", one)
     except (releases.ReleaseError, environment.ToolError, OSError) as error:
         raise BisectError(str(error)) from error
-    Console(soft_wrap=True).print(
-        f"{question.package} {one.release}: {one.outcome}: {escape(one.reason)}", highlight=False
-    )
+    Console(soft_wrap=True).print(_told(one), highlight=False)
     code = CODES[one.outcome]
     return 1 - code if fixed and code < 2 else code
+
+
+def _told(one: log.Try) -> str:
+    moved = f" (moved: {table.moves(one)})" if table.moves(one) else ""
+    return escape(f"{one.package} {one.release}: {one.outcome}: {one.reason}{moved}")
 
 
 def _describe(source: Path | None) -> str:

@@ -81,10 +81,9 @@ def _section(tries: Sequence[Try]) -> str:
     lines = [f"{title}{arm}{len(rows)} releases tried {where} (`{command}`). {outline(rows)}\n",
              "\n| release | outcome | why | moved | run |\n| --- | --- | --- | --- | ---: |\n"]  # fmt: skip
     for one in rows:
-        moved = _moves(one)
         run = f"{one.seconds:.0f} s" if one.seconds else ""
         why = one.reason.replace("|", "\\|").replace("\n", " ")
-        lines.append(f"| {one.release} | {OUTCOMES[one.outcome]} | {why} | {moved} | {run} |\n")
+        lines.append(f"| {one.release} | {OUTCOMES[one.outcome]} | {why} | {moves(one)} | {run} |\n")
     return "".join(lines)
 
 
@@ -92,13 +91,14 @@ def _is_itself(name: str, one: Try) -> bool:
     return name in (one.package, f"{one.package}-cpu") or name in one.wanted
 
 
-def _moves(one: Try) -> str:
-    """The pinned packages by name, the others as a number: a release brings dozens of its own."""
+def moves(one: Try) -> str:
+    """What differs from the pinned stack, besides what was asked for: the pinned packages by name, the others
+    as a number, since a release brings dozens of its own."""
     named = {*PINNED, "torchvision", "triton"}
     others = {name: change for name, change in one.moved.items() if not _is_itself(name, one)}
     told = [f"{name} {now or 'gone'}" for name, (_, now) in others.items() if name in named]
     if rest := len(others) - len(told):
-        told.append(f"{rest} others")
+        told.append(f"{rest} other{'s' if rest > 1 else ''}")
     return ", ".join(told)
 
 

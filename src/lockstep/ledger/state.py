@@ -111,7 +111,10 @@ class Movement:
     def pulsed(self, before: Pulse | None, pulse: Pulse) -> None:
         if before is None or _issued(pulse) != _issued(before) or pulse.beat != before.beat:
             self.progressed(pulse.t)
-        elif pulse.w is None and (pulse.at != before.at or _ran(before, pulse) or _unseen(before, pulse)):
+        elif pulse.w is None and (
+            # A wait may end without a count or a line of code that tells: where the peer is gone, say.
+            before.w is not None or pulse.at != before.at or _ran(before, pulse) or _unseen(before, pulse)
+        ):
             self._ran_in(Busy(before.t, pulse.t, before))
 
     def _ran_in(self, busy: Busy) -> None:

@@ -37,6 +37,15 @@ def test_torchrun_knows_which_rank_failed_first(tmp_path: Path, text: str, told:
     assert last_error(tmp_path, "trainer") == f"rank 1 (pid 25) ended with status -9: {told.format(log=log)}"
 
 
+def test_a_rank_that_failed_before_it_had_a_log_told_the_common_one(tmp_path: Path) -> None:
+    line = "E1130 02:02:16.5 17 x/api.py:874] failed (exitcode: 1) local_rank: 0 (pid: 24) of binary: /bin/p"
+    log = write(tmp_path, "trainer.log", f"$ swift rlhf\nAttributeError: no such name\n{line}\n")
+    told = "rank 0 (pid 24) ended with status 1:"
+    assert last_error(tmp_path, "trainer") == f"{told} AttributeError: no such name ({log}:2)"
+    log.write_text(f"{line}\n")
+    assert last_error(tmp_path, "trainer") == f"{told} its log is {log}"
+
+
 def test_without_an_exception_the_last_line_must_do(tmp_path: Path) -> None:
     log = write(tmp_path, "rollout.log", "$ swift rollout\nthe machine is on fire\n")
     write(tmp_path, "rollout-server-0.log", "all is well\n")

@@ -355,3 +355,12 @@ def test_the_garbage_collector_is_left_as_it_was(
         assert gc.isenabled() == collects
     finally:
         gc.enable()
+
+
+def test_a_torch_without_a_recorder_for_gloo_is_named(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(sys.modules["torch._C._distributed_c10d"], "_dump_fr_trace")
+    monkeypatch.setattr("lockstep.probe.flight.version", lambda name: "2.6.0")
+    with pytest.raises(RuntimeError, match=r"torch 2\.6\.0 has no flight recorder for gloo"):
+        FlightRecorder()

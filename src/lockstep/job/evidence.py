@@ -92,6 +92,8 @@ def last_error(logs: Path, side: str) -> str:
     if failed := next((match for line in lines if (match := _TORCHRUN.search(line))), None):
         log = logs / f"{side}-rank-{failed['rank']}.log"
         how = f"rank {failed['rank']} (pid {failed['pid']}) ended with status {failed['status']}"
+        if not log.exists():  # it failed before it had one of its own
+            log = common
         return f"{how}: {error_in(log) or f'its log is {log}'}"
     own = sorted(logs.glob(f"{side}-*.log"), key=lambda path: path.stat().st_mtime)
     for log in (*own, common):

@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 RANK_DEPENDENT_SIZE = frozenset(
@@ -70,8 +71,11 @@ class FlightRecorder:
     """A reader with a memory: `drain` returns each record once, and says how many were overwritten unseen."""
 
     def __init__(self) -> None:
+        """Raises RuntimeError where torch has no recorder that covers gloo."""
         from torch._C import _distributed_c10d as c10d
 
+        if not hasattr(c10d, "_dump_fr_trace"):
+            raise RuntimeError(f"torch {version('torch')} has no flight recorder for gloo: no _dump_fr_trace")
         self._dumps = [c10d._dump_fr_trace]
         if hasattr(c10d, "_dump_nccl_trace"):
             self._dumps.append(c10d._dump_nccl_trace)

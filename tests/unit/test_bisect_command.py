@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from lockstep.bisect import command, environment, log, releases
 from lockstep.bisect.log import LogError, Try
 from lockstep.bisect.probe import judge
+from lockstep.bisect.table import write_page
 from lockstep.cli import app
 from lockstep.probe.places import PLACES, place
 
@@ -31,6 +32,7 @@ class Job:
         if release in self.broken:
             outcome = "untestable"
         return Try(package=question.package, release=release, device=question.device, arm=question.arm,
+                   source=source is not None,
                    wanted=dict(question.wanted), outcome=outcome, reason=f"because | {outcome}",
                    moved={"pillow": ("12.0.0", "11.3.0"), "ms-swift": ("3.10.3", release)})  # fmt: skip
 
@@ -115,11 +117,8 @@ def test_the_codes_for_git(job: Job, tmp_path: Path) -> None:
     assert run("probe-release", "--source", str(tmp_path))[0] == 0
     assert run("probe-release", "--source", str(tmp_path / "none"))[0] == 128
     assert run("probe-release")[0] == 128
-    assert [one.release for one in log.read(tmp_path / ".lockstep/bisect/log.jsonl")] == [
-        "3.14.0",
-        "3.13.0",
-        "3.12.0",
-    ]
+    tried = log.read(tmp_path / ".lockstep/bisect/log.jsonl")
+    assert [one.release for one in tried] == ["3.14.0", "3.13.0", "3.12.0", str(tmp_path)]
 
 
 def test_a_torn_log_is_read_and_a_wrong_one_is_named(tmp_path: Path) -> None:
@@ -267,6 +266,28 @@ def test_a_checkout_is_called_what_git_calls_it(job: Job, tmp_path: Path) -> Non
         run("probe-release", "--source", str(tree))[1]
         == "ms-swift v4.2.0: good: because | good (moved: 1 other)"
     )
+
+
+def test_commits_have_a_table_of_their_own_in_the_order_of_trying(tmp_path: Path) -> None:
+    def tried(release: str, outcome: str, source: bool) -> Try:
+        return Try(package="ms-swift", release=release, device="cpu", arm="without the fix",
+                   outcome=outcome, reason="r", source=source)  # fmt: skip
+
+    commits = [tried("v4.2.0-19-gabc", "good", True), tried("v4.2.0-9-gdef", "bad", True)]
+    write_page([tried("4.2.1", "good", False), *commits], tmp_path / "page.md", 3)
+    page = (tmp_path / "page.md").read_text()
+    assert "1 release tried" in page
+    _, _, table = page.partition("## ms-swift, by commit\n")
+    assert "2 commits tried on a CPU (`lockstep probe-release --source CHECKOUT --package ms-swift`)" in table
+    assert table.index("| v4.2.0-19-gabc | survives |") < table.index("| v4.2.0-9-gdef | **hangs** |")
+
+
+def test_commits_are_no_releases_of_a_bisection(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").touch()
+    commit = Try(package="ms-swift", release="3.14.0", device="cpu", arm="without the fix", outcome="bad",
+                 reason="r", source=True)  # fmt: skip
+    log.append(tmp_path / ".lockstep/bisect/log.jsonl", commit)
+    assert "3.14.0 is the first that survives" in run("bisect", "--bad", "3.10.0")[1]
 
 
 def test_a_checkout_of_vllm_is_not_built_for_the_cpu(job: Job, tmp_path: Path) -> None:

@@ -124,8 +124,7 @@ def probe_release(
         if release is not None:
             release = str(releases.parse(release))
         one = probe(question, release or _describe(source), out, source)
-        if source is None:
-            log.append(out / "log.jsonl", one)
+        log.append(out / "log.jsonl", one)
     except (releases.ReleaseError, environment.ToolError, OSError) as error:
         raise BisectError(str(error)) from error
     Console(soft_wrap=True).print(_told(one), highlight=False)
@@ -181,4 +180,5 @@ def _same(one: log.Try, question: Question) -> bool:
         question.device,
         question.arm,
         tuple(sorted(question.wanted.items())),
+        False,
     )

@@ -31,10 +31,12 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     at: str = ""
     """UTC, ISO 8601."""
+    source: bool = False
+    """Built from a checkout: `release` is the commit then."""
 
     def question(self) -> tuple[Any, ...]:
         """What was asked: tries of one question are of one bisection."""
-        return (self.package, self.device, self.arm, tuple(sorted(self.wanted.items())))
+        return (self.package, self.device, self.arm, tuple(sorted(self.wanted.items())), self.source)
 
 
 def read(path: Path) -> list[Try]:

@@ -81,6 +81,7 @@ def probe(question: Question, release: str, out: Path, source: Path | None = Non
         group=answer.get("group", ""),
         seconds=answer.get("seconds", 0.0),
         at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        source=source is not None,
     )
 
 

@@ -69,17 +69,25 @@ def _word(mark: Mark) -> str:
 
 
 def _section(tries: Sequence[Try]) -> str:
-    rows = sorted(tries, key=lambda one: Version(one.release))
-    first = rows[0]
+    first = tries[0]
+    # Commits stay as they were tried: their names tell no order.
+    rows = list(tries) if first.source else sorted(tries, key=lambda one: Version(one.release))
     kept = ", ".join(f"{name} {release}" for name, release in sorted(first.wanted.items()))
-    title = f"\n## {first.package}{f' with {kept}' if kept else ''}\n\n"
+    what = "commits" if first.source else "releases"
+    title = (
+        f"\n## {first.package}{', by commit' if first.source else ''}{f' with {kept}' if kept else ''}\n\n"
+    )
     arm = "" if first.arm == "without the fix" else f"Arm: {first.arm}. "
     where = "on a CPU" if first.device == "cpu" else "on GPUs"
-    command = " ".join(
-        [f"lockstep bisect --package {first.package}", *(f"--with {n}=={r}" for n, r in first.wanted.items())]
-    )
-    lines = [f"{title}{arm}{len(rows)} releases tried {where} (`{command}`). {outline(rows)}\n",
-             "\n| release | outcome | why | moved | run |\n| --- | --- | --- | --- | ---: |\n"]  # fmt: skip
+    tool = "probe-release --source CHECKOUT" if first.source else "bisect"
+    withs = [f"--with {name}=={release}" for name, release in first.wanted.items()]
+    command = " ".join([f"lockstep {tool} --package {first.package}", *withs])
+    found = "In the order in which they were tried." if first.source else outline(rows)
+    lines = [
+        f"{title}{arm}{len(rows)} {what if len(rows) > 1 else what.removesuffix('s')} tried {where} (`{command}`). {found}\n",
+        f"\n| {what.removesuffix('s')} | outcome | why | moved | run |\n",
+        "| --- | --- | --- | --- | ---: |\n",
+    ]
     for one in rows:
         run = f"{one.seconds:.0f} s" if one.seconds else ""
         why = one.reason.replace("|", "\\|").replace("\n", " ")

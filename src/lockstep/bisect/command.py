@@ -15,6 +15,7 @@ from lockstep import stack
 from lockstep.bisect import environment, log, releases, table
 from lockstep.bisect.probe import Question, distribution, probe
 from lockstep.bisect.search import Mark, conclude, next_release
+from lockstep.job.processes import terminate_as_exit
 from lockstep.job.session import SetupError, choose_arms
 from lockstep.job.spec import cpu_job
 
@@ -65,6 +66,7 @@ def wanted(words: Sequence[str]) -> dict[str, str]:
     return {name: release for name, _, release in pairs}
 
 
+@terminate_as_exit()  # so that what runs, or is being installed, is ended
 def bisect(
     question: Question, among: Range, out: Path, *, every: bool, again: bool, page: Path | None
 ) -> int:
@@ -105,6 +107,7 @@ def bisect(
     return 0 if found.first is not None and not found.between else 1
 
 
+@terminate_as_exit()
 def probe_release(
     question: Question, release: str | None, source: Path | None, out: Path, *, fixed: bool
 ) -> int:

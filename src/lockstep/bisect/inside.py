@@ -1,13 +1,18 @@
 """Runs one arm in the environment that is tried, and says what became of it:
 
-    python -m lockstep.bisect.inside '{"device": "cpu", "arm": ..., "out": ..., "steps": 3, "instead": {...}}'
+    python -m lockstep.bisect.inside '{"parent": 17, "device": "cpu", "arm": ..., "out": ..., "steps": 3,
+                                       "instead": {...}}'
 
-`instead` has the releases that are there on purpose. The answer is `out/answer.json`.
+`parent` is the process that asks; when it is gone, this one ends too. `instead` has the releases that are
+there on purpose. The answer is `out/answer.json`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,7 @@ from lockstep.job.supervise import Limits
 from lockstep.ledger import LedgerTail
 from lockstep.verdict import Kind
 
+PR_SET_PDEATHSIG = 1
 LIMITS = Limits(start_s=300.0, total_s=900.0)
 
 
@@ -67,8 +73,16 @@ def _answer(result: Result, steps: int) -> dict[str, Any]:
     }
 
 
+def _end_with_parent(parent: int) -> None:
+    """Has the kernel send SIGTERM when the search is gone, however it ended (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(128 + signal.SIGTERM)
+
+
 if __name__ == "__main__":
     question = json.loads(sys.argv[1])
+    _end_with_parent(question.pop("parent"))
     answer = run(question)
     Path(question["out"]).mkdir(parents=True, exist_ok=True)
     Path(question["out"], "answer.json").write_text(json.dumps(answer, indent=2) + "\n")

@@ -123,6 +123,7 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
     answer = out / "answer.json"
     answer.unlink(missing_ok=True)
     asked = {
+        "parent": os.getpid(),
         "device": question.device,
         "arm": question.arm,
         "steps": question.steps,
@@ -131,18 +132,23 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
     }
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     log = out / "inside.log"
-    with log.open("w") as told:
-        done = subprocess.run(
-            [str(built.python), "-m", "lockstep.bisect.inside", json.dumps(asked)],
-            env=env, stdout=told, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+    command = [str(built.python), "-m", "lockstep.bisect.inside", json.dumps(asked)]
+    with (
+        log.open("w") as told,
+        subprocess.Popen(command, env=env, stdout=told, stderr=subprocess.STDOUT) as run,
+    ):
+        try:
+            run.wait()
+        except BaseException:
+            run.terminate()  # it ends what it has started; leaving the block waits for it
+            raise
     if answer.exists():
         found: dict[str, Any] = json.loads(answer.read_text())
         return found
-    if done.returncode < 0 or done.returncode >= 128:
-        raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
+    if run.returncode < 0 or run.returncode >= 128:
+        raise SystemExit(run.returncode if run.returncode > 0 else 128 - run.returncode)
     last = (log.read_text(errors="replace").strip() or "no output").splitlines()[-1]
-    return {"failure": f"the run ended with {done.returncode}: {last[:300]}"}
+    return {"failure": f"the run ended with {run.returncode}: {last[:300]}"}
 
 
 def _refusal(folder: Path) -> str:

@@ -83,8 +83,9 @@ def _section(tries: Sequence[Try]) -> str:
     withs = [f"--with {name}=={release}" for name, release in first.wanted.items()]
     command = " ".join([f"lockstep {tool} --package {first.package}", *withs])
     found = "In the order in which they were tried." if first.source else outline(rows)
+    count = f"{len(rows)} {what if len(rows) > 1 else what.removesuffix('s')}"
     lines = [
-        f"{title}{arm}{len(rows)} {what if len(rows) > 1 else what.removesuffix('s')} tried {where} (`{command}`). {found}\n",
+        f"{title}{arm}{count} tried {where} (`{command}`). {found}\n",
         f"\n| {what.removesuffix('s')} | outcome | why | moved | run |\n",
         "| --- | --- | --- | --- | ---: |\n",
     ]

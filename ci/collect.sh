@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Puts what explains the newest run into the folder given (new or empty): redacted, bounded.
 set -euo pipefail
-to="$(realpath --canonicalize-missing "${1:?usage: ci/collect.sh FOLDER}")"
+[[ $# -eq 1 && $1 == [!-]* ]] || {
+    echo "usage: ci/collect.sh FOLDER (new or empty)" >&2
+    exit 2
+}
+to="$(realpath --canonicalize-missing "$1")"
 # shellcheck source=ci/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 stack=.nox/stack-gpu/bin/python

@@ -35,8 +35,25 @@ class _StopsGit(TyperCommand):
             raise
 
 
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        print(f"lockstep {version('lockstep')}")
+    except PackageNotFoundError:
+        _fail("it is not installed here: expected the metadata that pip writes")
+    raise typer.Exit()
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Say the version and end."),
+    ] = False,
+) -> None:
     """Keeps the commands' names even while there is only one."""
 
 

@@ -5,7 +5,10 @@ Loaded by pytest in every environment that has Lockstep, so it imports nothing o
 
 from __future__ import annotations
 
+import math
+from argparse import ArgumentTypeError
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +28,18 @@ MARKERS = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("lockstep").addoption(
         "--stress-minutes",
-        type=float,
+        type=_minutes,
         default=0.0,
         metavar="N",
         help="run the tests marked soak, each for N minutes",
     )
+
+
+def _minutes(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (minutes := float(text)) < math.inf:
+            return minutes
+    raise ArgumentTypeError(f"{text!r}: expected a finite number of minutes, at least 0")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from audits import CHECK, ROLLOUT, TRAINER, audit, script
+from typer.testing import CliRunner
 
 from lockstep.audit import Severity
 from lockstep.audit.cures import CAUSE, CURES
 from lockstep.audit.fix import fix
 from lockstep.audit.statements import parse
+from lockstep.cli import app
 from lockstep.remedies.catalogue import REMEDIES
 
 DP2 = f"{ROLLOUT} --vllm_data_parallel_size 2"
@@ -155,3 +158,29 @@ def test_diff_can_be_applied(tmp_path):
     subprocess.run(["patch", "-s", str(path)], input=result.diff, text=True, check=True)
     assert path.read_text() == result.text
     assert not any(f.severity is Severity.HAZARD for f in audit(path.read_text()))
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="no patch")
+@pytest.mark.parametrize("name", ["x.sh", "jobs/x.sh", "my jobs/x.sh", "jobs/../x.sh"])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_printed_diff_can_be_applied_where_it_was_printed(tmp_path, monkeypatch, name, absolute):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("jobs", "my jobs"):
+        (tmp_path / folder).mkdir()
+    Path(name).write_text(script(rollout=f"{DP2} &"))
+    printed = CliRunner().invoke(app, ["audit", str(tmp_path / name) if absolute else name, "--fix"]).stdout
+    subprocess.run(["patch", "-s", "-p0"], input=printed, text=True, check=True)
+    assert "--external_plugins independent_ranks.py" in Path(name).read_text()
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="no patch")
+def test_diff_of_a_script_elsewhere_can_be_applied_from_the_root(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = tmp_path / "x.sh"
+    path.write_text(script(rollout=f"{DP2} &"))
+    printed = CliRunner().invoke(app, ["audit", "../x.sh", "--fix"]).stdout
+    here = subprocess.run(["patch", "-s", "-p0", "-f"], input=printed, text=True, capture_output=True)
+    assert here.returncode == 1
+    subprocess.run(["patch", "-s", "-p0", "-d", "/"], input=printed, text=True, check=True)
+    assert "--external_plugins independent_ranks.py" in path.read_text()

@@ -78,7 +78,25 @@ def test_endless_recursion_and_growth_are_bounded():
         (["missing.sh"], 2, "missing.sh: cannot be read: No such file"),
         (["{scripts}"], 2, "cannot be read: Is a directory"),
         (["{scripts}/launch.sh", "--remedy", "x"], 2, "expected one of independent-ranks, open-wave"),
+        (
+            ["{scripts}/launch.sh", "--remedy", "open-wave"],
+            2,
+            "--remedy open-wave: expected together with --fix",
+        ),
+        (["{scripts}/launch.sh", "--remedy", "open-wave", "--fix"], 1, ""),
         (["{scripts}/launch.sh", "--versions", "{scripts}/docker.sh"], 2, "docker.sh:2: "),
+        (
+            ["{scripts}/launch.sh", "--versions", "0.11.0"],
+            2,
+            "0.11.0: cannot be read: No such file or directory: expected a file with lines like "
+            "vllm==0.11.0, as pip freeze prints them",
+        ),
+        (
+            ["{scripts}/launch.sh", "--versions", "/dev/null"],
+            2,
+            "/dev/null:1: empty: expected a file with lines",
+        ),
+        (["/dev/null"], 2, "/dev/null:1: empty: expected a launch script"),
         (["{scripts}/launch.sh"], 1, ""),
         (["{scripts}/slurm.sbatch"], 0, ""),
         (["{scripts}/torchrun.sh"], 0, ""),

@@ -245,6 +245,21 @@ def test_no_summary_is_no_success(tmp_path: Path, content: str | None, told: str
     assert not (tmp_path / "junit.xml").exists()
 
 
+@pytest.mark.parametrize("arguments", [[], [""], ["a", "b"], ["--help"], ["-x", "a"]])
+def test_collecting_into_no_folder_is_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
+    done = ci("collect.sh", *arguments, env={"LOCKSTEP_RUNS": str(tmp_path / "runs")}, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "usage: ci/collect.sh FOLDER (new or empty)\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_collecting_into_one_folder(tmp_path: Path) -> None:
+    env = {"LOCKSTEP_RUNS": str(tmp_path / "runs")}
+    done = ci("collect.sh", "to here", env=env, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "to here" / "MANIFEST.txt").is_file()
+
+
 def test_only_the_standard_library_is_needed() -> None:
     code = "import sys; sys.path.insert(0, 'src')\nfrom lockstep.ci import collect, preflight, summary"
     subprocess.run([sys.executable, "-S", "-I", "-c", code], cwd=ROOT, check=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from ledgers import Job, Proc, incident, whole_job
 
+import lockstep as package
+
 _RUN = """
 import sys
 class NoTorch:
@@ -59,3 +61,33 @@ def test_help_tells_the_exit_codes() -> None:
     done = lockstep("verify", "--help")
     assert done.returncode == 0
     assert "0 in step, 1 diverged or stuck, 2 wrong usage" in " ".join(done.stdout.split()).replace("│ ", "")
+
+
+def test_version_is_that_of_the_installed_package() -> None:
+    done = lockstep("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"lockstep {package.__version__}\n", "")
+
+
+def test_version_of_what_is_not_installed() -> None:
+    code = """
+import importlib.metadata as m, sys
+def version(name):
+    raise m.PackageNotFoundError(name)
+m.version = version
+sys.argv = ["lockstep", "--version"]
+from lockstep.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lockstep: it is not installed here: expected the metadata that pip writes\n"
+
+
+def test_python_m_is_the_command(tmp_path: Path) -> None:
+    for arguments, code in ((["--version"], 0), (["verify", str(tmp_path)], 2)):
+        argv = [sys.executable, "-m", "lockstep", *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, (done.stdout or done.stderr).partition(" ")[0].rstrip(":")) == (
+            code,
+            "lockstep",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,36 @@ def test_memory_in_another_log_counts_only_if_a_clock_says_that_it_came_first(tm
         "2025-12-06T22:59:00.1Z torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     )
     assert diagnose([str(tmp_path)]).cause == "unknown"
+
+
+def test_logs_whose_timeouts_are_days_apart_may_not_be_of_one_job() -> None:
+    found = of("mixed-batch", "incident")
+    (question,) = [text for text in found.open if "of one job" in text]
+    assert f"{LOGS / 'incident.log'} (line 7) and {LOGS / 'mixed-batch.log'} (line 3) are 17 days" in question
+    assert question in render(found)
+
+
+@pytest.mark.parametrize(
+    ("date", "told"),
+    [("1206", False), ("1207", False), ("1205", False), ("1209", True), ("1203", True), ("0102", True)],
+)
+def test_time_zones_and_earlier_runs_do_not_part_a_job(tmp_path: Path, date: str, told: bool) -> None:
+    """The incident is of 6 December, the trainer's log here of `date`; then the rollout has one of it."""
+    trainer = (LOGS / "same-size.log").read_text()
+    (tmp_path / "trainer.log").write_text(re.sub(r"\[E\d{4} ", f"[E{date} ", trainer))
+    (tmp_path / "rollout.log").write_text((LOGS / "incident.log").read_text())
+    assert any("of one job" in text for text in diagnose([str(tmp_path)]).open) == told
+    another = (LOGS / "incident.log").read_text().replace("434159", "2001")
+    with (tmp_path / "rollout.log").open("a") as log:
+        log.write(re.sub(r"\[E\d{4} ", f"[E{date} ", another))
+    assert not any("of one job" in text for text in diagnose([str(tmp_path)]).open)
+
+
+def test_the_year_may_turn_in_a_hang(tmp_path: Path) -> None:
+    for name, date in (("same-size", "0101"), ("incident", "1231")):
+        text = re.sub(r"\[E\d{4} ", f"[E{date} ", (LOGS / f"{name}.log").read_text())
+        (tmp_path / f"{name}.log").write_text(text)
+    assert not any("of one job" in text for text in diagnose([str(tmp_path)]).open)
 
 
 def test_text_for_people_has_the_conclusion_first() -> None:

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lockstep import cli
 from lockstep.fixtures.shapes import write_shapes
 from lockstep.job import session
 from lockstep.job.home import KEPT, HomeInUse, home
@@ -25,7 +27,7 @@ def ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with the data set to stand in, where the stack and the model are taken to be in place."""
     write_shapes(tmp_path / "datasets" / "shapes")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "check_stack", lambda device: {})
+    monkeypatch.setattr(session, "check_stack", lambda device, **_: {})
     monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
     monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
     monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
@@ -36,14 +38,14 @@ def run(folder: Path, *only: str) -> list[object]:
     return list(session.run("cpu", steps=1, out=folder / "out", only=only))
 
 
-def never(*_: object) -> list[object]:
+def never(*_: object, **__: object) -> list[object]:
     raise AssertionError("nothing may be started")
 
 
 def test_wrong_packages_are_refused_before_anything_else(
     ready: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(device: str) -> dict[str, str]:
+    def wrong(device: str, **_: object) -> dict[str, str]:
         raise StackError("trl 0.24.0 is pinned, 0.23.0 is installed")
 
     monkeypatch.setattr(session, "check_stack", wrong)
@@ -140,6 +142,47 @@ def test_unknown_devices_and_arms_are_refused(ready: Path, monkeypatch: pytest.M
         SetupError, match="no arm is named x; there are: control, without the fix, with the fix"
     ):
         run(ready, "x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["run", "--only", "control", "--only", "x"],
+            "no arm is named x; there are: control, without the fix",
+        ),
+        (
+            ["run", "--device", "cuda", "--only", "x"],
+            "no arm is named x; there are: control, .*stopped, with",
+        ),
+        (["faults", "--only", "x"], "no fault is named x; there are: none, "),
+        (["remedies", "--only", "x"], "no remedy is named x; there are: as shipped"),
+    ],
+)
+def test_a_wrong_name_is_refused_before_anything_is_looked_for(
+    ready: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.setattr(session, "check_stack", never)
+    monkeypatch.setattr(session.devices, "find_gpus", never)
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 2
+    assert re.match(f"lockstep: {told}", done.output)
+    assert not (ready / ".lockstep").exists()
+
+
+def test_a_right_name_is_run(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(session, "run_arms", lambda arms, *_: chosen.extend(a.spec.name for a in arms) or [])
+    run(ready, "control")
+    assert chosen == ["control"]
+
+
+def test_releases_wanted_instead_are_asked_for(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(session, "check_stack", lambda device, *, instead: asked.append(instead))
+    for instead in (None, {"trl": "0.26.2"}):
+        session.prepare("cpu", steps=1, out=ready / "out", instead=instead)
+    assert asked == [None, {"trl": "0.26.2"}]
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])

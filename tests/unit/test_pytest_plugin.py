@@ -35,7 +35,14 @@ def test_a_soak_is_run_with_its_minutes(suite: pytest.Pytester) -> None:
     suite.runpytest_subprocess("--strict-markers", "--stress-minutes", "0.5").assert_outcomes(passed=2)
 
 
-def test_minutes_are_a_number(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_subprocess("--stress-minutes", "many")
+@pytest.mark.parametrize("minutes", ["many", "inf", "nan", "-1"])
+def test_minutes_are_a_finite_number(suite: pytest.Pytester, minutes: str) -> None:
+    result = suite.runpytest_subprocess("--stress-minutes", minutes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--stress-minutes: invalid float value: 'many'"])
+    result.stderr.fnmatch_lines(
+        [f"*--stress-minutes: '{minutes}': expected a finite number of minutes, at least 0"]
+    )
+
+
+def test_no_minutes_are_no_soak(suite: pytest.Pytester) -> None:
+    suite.runpytest_subprocess("--stress-minutes", "0").assert_outcomes(passed=1, skipped=1)

@@ -32,7 +32,7 @@ def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where stack and model are taken to be in place, and a soak is one round, which hangs as shipped."""
     write_shapes(tmp_path / "datasets" / "shapes")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "check_stack", lambda device: {})
+    monkeypatch.setattr(session, "check_stack", lambda device, **_: {})
     monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
     monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
     monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
@@ -106,6 +106,7 @@ def test_a_remedy_must_not_hang(out: Path) -> None:
         ({"remedies": ("prayer",)}, "no remedy is named 'prayer'; there are: as shipped, independent ranks"),
         ({"remedies": ("two servers",)}, "'two servers' changes the trainer's side"),
         ({"remedies": ("longer timeout",)}, "'longer timeout' changes the trainer's side"),
+        ({"remedies": ("open wave", "as shipped", "open-wave")}, "--remedy 'open wave': given 2 times"),
         ({"requests": (3, 2)}, "--requests 3-2: expected"),
         ({"max_tokens": (0, 2)}, "--max-tokens 0-2: expected"),
         ({"pictures": 1.5}, r"--pictures 1\.5: expected"),

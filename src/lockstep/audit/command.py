@@ -29,6 +29,8 @@ def audit(
     cannot be audited."""
     if remedy is not None and remedy not in cures.CURES:
         raise AuditError(f"--remedy {remedy}: no such remedy: expected one of {', '.join(cures.CURES)}")
+    if remedy is not None and not fix:
+        raise AuditError(f"--remedy {remedy}: expected together with --fix, which it is for")
     texts = [(str(path), read(path)) for path in dict.fromkeys(scripts)]
     pinned = from_file(versions) if versions else None
     job = from_texts(texts, pinned)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import unified_diff
+from pathlib import Path
 
 from lockstep.audit.checks.startup import sleeps_for_server
 from lockstep.audit.cures import choose, in_place
@@ -74,10 +75,20 @@ def _apply(layout: Layout, spans: set[tuple[int, int, str]]) -> str:
 
 
 def _diff(path: str, old: str, new: str) -> str:
-    lines = unified_diff(_lines(old), _lines(new), fromfile=path, tofile=path)
+    name = _name(path)
+    lines = unified_diff(_lines(old), _lines(new), fromfile=name, tofile=name)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+
+
+def _name(path: str) -> str:
+    """A script's name in a diff: relative to the working directory, as patch refuses `/` and `..`; absolute
+    where the script lies elsewhere."""
+    place = Path(path).resolve()
+    name = str(place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place)
+    # Without a tab behind it patch takes a blank for the name's end.
+    return f"{name}\t" if " " in name else name
 
 
 def _lines(text: str) -> list[str]:

@@ -10,6 +10,8 @@ from lockstep.audit.model import AuditError
 
 MAX_BYTES = 1 << 18
 """Largest script read. Launch scripts are a few kilobytes."""
+SCRIPT = "a launch script"
+"""What is expected of a file, unless it is to be something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +43,26 @@ class Layout:
         return self.rows[self.row(offset)].line if self.rows else 1
 
 
-def read(path: Path) -> str:
-    """A script's text as it is on disk, line ends included. Raises AuditError for what is no readable
-    text."""
+def read(path: Path, expected: str = SCRIPT) -> str:
+    """A script's text as it is on disk, line ends included. Raises AuditError for what is no readable text,
+    which says what was `expected`."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise AuditError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return decode(data, str(path))
+        reason = error.strerror or error
+        raise AuditError(f"{path}: cannot be read: {reason}: expected {expected}") from error
+    return decode(data, str(path), expected)
 
 
-def decode(data: bytes, path: str) -> str:
+def decode(data: bytes, path: str, expected: str = SCRIPT) -> str:
     """Text of a script's bytes: UTF-8, or the encoding of Chinese Windows where it is not. Raises
     AuditError."""
     if len(data) > MAX_BYTES:
-        raise AuditError(f"{path}: larger than {MAX_BYTES >> 10} KiB: expected a launch script")
+        raise AuditError(f"{path}: larger than {MAX_BYTES >> 10} KiB: expected {expected}")
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
-        raise AuditError(f"{path}:{line}: a NUL byte: expected a launch script, this is a binary file")
+        raise AuditError(f"{path}:{line}: a NUL byte: expected {expected}, this is a binary file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -68,11 +71,11 @@ def decode(data: bytes, path: str) -> str:
         except UnicodeDecodeError:
             line = data.count(b"\n", 0, error.start) + 1
             raise AuditError(
-                f"{path}:{line}: neither UTF-8 nor GB 18030 text: expected a launch script, this looks like "
+                f"{path}:{line}: neither UTF-8 nor GB 18030 text: expected {expected}, this looks like "
                 "a binary file"
             ) from None
     if not text.strip():
-        raise AuditError(f"{path}:1: empty: expected a launch script")
+        raise AuditError(f"{path}:1: empty: expected {expected}")
     return text
 
 

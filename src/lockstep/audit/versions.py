@@ -14,24 +14,23 @@ from lockstep.audit.text import read, split
 from lockstep.audit.wrappers import name_of
 
 _IMAGE = re.compile(r"(torch|vllm|swift|deepspeed|transformers|trl)[-_]?v?(\d+\.\d+(?:\.\d+)?)")
+_PINS = "lines like vllm==0.11.0, as pip freeze prints them"
 _NAMES = {"swift": "ms-swift"}
 
 
 def from_file(path: Path) -> dict[str, str]:
     """Releases by package from `pip freeze` output. Raises AuditError where no line of the file pins one."""
     found: dict[str, str] = {}
-    for number, line in enumerate(split(read(path)), 1):
+    for number, line in enumerate(split(read(path, f"a file with {_PINS}")), 1):
         text = line.split("#", 1)[0].strip()
         if not text or text.startswith("-") or " @ " in text:
             continue
         pin = _pin(text)
         if pin is None:
-            raise AuditError(
-                f"{path}:{number}: {text[:80]!r} is no pinned package: expected lines like vllm==0.11.0"
-            )
+            raise AuditError(f"{path}:{number}: {text[:80]!r} is no pinned package: expected {_PINS}")
         found[pin[0]] = pin[1]
     if not found:
-        raise AuditError(f"{path}:1: no pinned package: expected lines like vllm==0.11.0")
+        raise AuditError(f"{path}:1: no pinned package: expected {_PINS}")
     return found
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeVar
 
 from lockstep.diagnose.events import Event, GroupLabel, Mark, Status, Timeout
 
 _E = TypeVar("_E", bound=Event)
 _SAME_MOMENT = 120.0  # seconds between the lines that one rank's watchdog writes about one failure
+_DAY = 86_400.0
+_YEAR = 365 * _DAY
+_ONE_HANG = 2 * _DAY  # more than time zones (26 hours) and the watchdogs of one hang (a few hours) come to
 
 
 @dataclass
@@ -81,6 +85,24 @@ class Picture:
     @property
     def first_timeout(self) -> Timeout | None:
         return _earliest([t for group in self.groups for t in group.timeouts])
+
+    @property
+    def apart(self) -> tuple[Timeout, Timeout, int] | None:
+        """Timeouts of two logs that cannot be of one hang, and how many days lie between them; None if all
+        can.
+
+        They are the last one of a log and the first one of another: a log may have those of earlier runs too.
+        """
+        dated: dict[str, list[tuple[float, Timeout]]] = defaultdict(list)
+        for timeout in (t for group in self.groups for t in group.timeouts):
+            if timeout.origin.when is not None:
+                dated[timeout.file].append((timeout.origin.when, timeout))
+        if not dated:
+            return None
+        end, last = min((max(found, key=itemgetter(0)) for found in dated.values()), key=itemgetter(0))
+        begin, first = max((min(found, key=itemgetter(0)) for found in dated.values()), key=itemgetter(0))
+        gap = min(begin - end, _YEAR - (begin - end))  # the year, which no log tells, may have turned
+        return (last, first, int(gap / _DAY)) if gap > _ONE_HANG else None
 
 
 def before(one: Event, other: Event) -> bool | None:

@@ -90,6 +90,13 @@ def conclusion(name: CauseId | None, case: Case, best: Cause | None) -> str:
 def open_questions(name: CauseId | None, case: Case, causes: Sequence[Cause]) -> tuple[str, ...]:
     """What is not known, and what would settle it."""
     found: list[str] = []
+    if apart := case.picture.apart:
+        last, first, days = apart
+        found.append(
+            f"whether the logs are of one job, as is taken for granted: the timeouts of {last.file} (line "
+            f"{last.line}) and {first.file} (line {first.line}) are {days} days apart, too far for one hang. "
+            "Give the logs of one run of one job"
+        )
     if case.group is not None and len(case.readings) > 1:
         best, second = case.readings[:2]
         if second.score >= best.score - 1:

@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from lockstep.faults.catalogue import FAULTS, Fault
-from lockstep.faults.matrix import Row, judge_again, run_matrix
+from lockstep.faults.matrix import judge_again, run_matrix
 from lockstep.faults.page import write_page
 from lockstep.job.home import HomeInUse, home
 from lockstep.job.processes import StartError, terminate_as_exit
+from lockstep.job.rows import Row, RowsError
 from lockstep.job.session import SetupError, prepare
 from lockstep.ledger import LedgerError
 from lockstep.report.progress import ProgressLine
@@ -59,6 +60,6 @@ def run(device: str, *, out: Path, only: Sequence[str], again: bool, page: Path 
                 rows = run_matrix(job, out, chosen, progress, done)
         if page is not None:
             write_page(rows, page)
-    except (StartError, HomeInUse, LedgerError, OSError) as error:
+    except (StartError, HomeInUse, LedgerError, RowsError, OSError) as error:
         raise SetupError(str(error)) from error
     return rows

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from lockstep.faults.catalogue import FAULTS, Expected, Fault
 from lockstep.job.arms import check_again
+from lockstep.job.rows import Row, read_rows, write_rows
 from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import JobError, Limits, Progress, run_job
 from lockstep.ledger import LedgerError, read_directory
@@ -19,7 +18,8 @@ from lockstep.verdict import Kind, Verdict, judge
 SIZES = {"max_steps": 3, "eval_steps": 2, "save_steps": 3}
 """Three steps, an evaluation after the second and at the end, a checkpoint at the end."""
 
-Row = dict[str, Any]
+FIELDS = ("fault", "verdict", "wrong")
+"""What every row has."""
 
 
 def run_matrix(
@@ -30,7 +30,8 @@ def run_matrix(
     done: Callable[[Fault, Row], None],
 ) -> list[Row]:
     """Runs `faults`, each in a new folder; keeps the rows of earlier runs of others in
-    `folder/summary.json`, and the ledgers of every row in `folder/ledgers`.
+    `folder/summary.json`, and the ledgers of every row in `folder/ledgers`. Raises RowsError for a summary
+    that cannot be read, before anything is run.
     """
     job = job.with_(trainer={**job.trainer, **SIZES})
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -50,7 +51,7 @@ def run_matrix(
 def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Row], None]) -> list[Row]:
     """The verdicts of `faults` anew from the ledgers that their runs have left; a row without stays as it is.
 
-    Raises LedgerError, also if there are no earlier runs.
+    Raises LedgerError, also if there are no earlier runs, and RowsError.
     """
     rows = _rows(folder)
     if not rows:
@@ -71,15 +72,11 @@ def _keep(ledgers: Path, place: Path) -> Path:
 
 
 def _rows(folder: Path) -> dict[str, Row]:
-    summary = folder / "summary.json"
-    return {row["fault"]: row for row in (json.loads(summary.read_text()) if summary.exists() else [])}
+    return read_rows(folder / "summary.json", FIELDS)
 
 
 def _save(rows: dict[str, Row], folder: Path) -> None:
-    ordered = [rows[known.name] for known in FAULTS if known.name in rows]
-    part = folder / "summary.part"
-    part.write_text(json.dumps(ordered, indent=2) + "\n")
-    part.replace(folder / "summary.json")
+    write_rows((rows[known.name] for known in FAULTS if known.name in rows), folder / "summary.json")
 
 
 def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> Row:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.faults.catalogue import FAULTS, Expected
-from lockstep.faults.matrix import Row
+from lockstep.job.rows import Row
 
 _HEAD = """# Faults
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -13,6 +12,7 @@ from typing import Any
 from lockstep.faults.outside import FromOutside
 from lockstep.job.home import STAMP
 from lockstep.job.processes import StartError
+from lockstep.job.rows import write_rows
 from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import JobError, Limits, Outcome, Progress, run_job
 from lockstep.ledger import read_directory
@@ -161,10 +161,7 @@ def check_again(outcome: Outcome, place: Path) -> str:
 
 def write_summary(results: Sequence[Result], path: Path) -> None:
     """One JSON object per run (see README), written whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps([_summary(result) for result in results], indent=2) + "\n")
-    part.replace(path)
+    write_rows(map(_summary, results), path)
 
 
 def _summary(result: Result) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from rich.markup import escape
 
 from lockstep.job.home import HomeInUse, home
 from lockstep.job.processes import StartError, terminate_as_exit
-from lockstep.job.remedy_runs import Row, run_remedies
+from lockstep.job.remedy_runs import run_remedies
+from lockstep.job.rows import Row, RowsError
 from lockstep.job.session import SetupError, prepare
 from lockstep.remedies.tried import TRIED
 from lockstep.report.progress import ProgressLine
@@ -49,6 +50,6 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None) -> li
             rows = run_remedies(job, out, chosen, progress, done)
         if page is not None:
             write_page(rows, page)
-    except (StartError, HomeInUse, OSError) as error:
+    except (StartError, HomeInUse, RowsError, OSError) as error:
         raise SetupError(str(error)) from error
     return rows

@@ -3,15 +3,14 @@ each."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from lockstep.job.arms import LATE_RANK
 from lockstep.job.cure import cured
 from lockstep.job.home import STAMP
+from lockstep.job.rows import Row, read_rows, write_rows
 from lockstep.job.spec import JobSpec
 from lockstep.job.supervise import JobError, Limits, Outcome, Progress, run_job
 from lockstep.ledger import read_directory
@@ -24,7 +23,8 @@ SIZES = {"max_steps": 3, "eval_steps": 3, "save_steps": 3}
 HAPPENED = "late rank: pausing"
 """What the fault says in the worker's log."""
 
-Row = dict[str, Any]
+FIELDS = ("remedy", "outcome", "as_expected")
+"""What every row has."""
 
 
 def run_remedies(
@@ -35,11 +35,11 @@ def run_remedies(
     done: Callable[[Row], None],
 ) -> list[Row]:
     """Runs a control and then `remedies`, each in a new folder. Rows of earlier runs of other remedies are
-    kept in `folder/summary.json`, with the speed against the control of their own run."""
+    kept in `folder/summary.json`, with the speed against the control of their own run. Raises RowsError for a
+    summary that cannot be read, before anything is run."""
     job = job.with_(trainer={**job.trainer, **SIZES})
     summary, stamp = folder / "summary.json", time.strftime(STAMP)
-    before = json.loads(summary.read_text()) if summary.exists() else []
-    rows: dict[str, Row] = {row["remedy"]: row for row in before}
+    rows = read_rows(summary, FIELDS)
     runs: list[tuple[str, JobSpec, Tried | None]] = [(CONTROL, job, None)]
     runs += [(remedy.name, cured(job, remedy).with_(fault=LATE_RANK), remedy) for remedy in remedies]
     control: float | None = None
@@ -54,8 +54,7 @@ def run_remedies(
         control = rate if remedy is None else control
         row["against_control"] = round(rate / control, 2) if rate and control else None
         rows[name] = {**row, "run": stamp}
-        folder.mkdir(parents=True, exist_ok=True)
-        summary.write_text(json.dumps(list(rows.values()), indent=2) + "\n")
+        write_rows(rows.values(), summary)
         done(rows[name])
     return list(rows.values())
 

@@ -50,7 +50,7 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
-    job = prepare(device, steps=steps, out=out.resolve(), options=options)
+    job = prepare(device, steps=steps, out=out.resolve(), options=options, only=only)
     arms = choose_arms(job, only)
     lines: list[ProgressLine] = []
 
@@ -86,7 +86,7 @@ def dry_run(
 ) -> None:
     """Shows what `run` would start. Needs neither the stack nor a GPU, and starts and writes nothing. Raises
     SetupError."""
-    _check_choice(device, options)
+    _check_choice(device, options, only)
     try:
         layout = gpu_layout(pretended_gpus(options), options) if device == "cuda" else None
     except devices.DeviceError as error:
@@ -103,13 +103,15 @@ def prepare(
     out: Path,
     options: GpuOptions = CHOICE_LEFT,
     instead: Mapping[str, str] | None = None,
+    only: Sequence[str] = (),
 ) -> JobSpec:
     """The job's spec with everything that it names in place: the GPUs, the pinned stack (but for the releases
-    that are wanted `instead`), the data, the model, room on the disk."""
-    _check_choice(device, options)
+    that are wanted `instead`), the data, the model, room on the disk. Before all that the names of the arms
+    that will be chosen of it, `only`, are checked. Raises SetupError."""
+    _check_choice(device, options, only)
     try:
         layout = gpu_layout(devices.find_gpus(), options) if device == "cuda" else None
-        check_stack(device, instead=instead) if instead else check_stack(device)
+        check_stack(device, instead=instead)
         if layout is None:
             complete_cpu_build()
         out.mkdir(parents=True, exist_ok=True)
@@ -158,13 +160,15 @@ def choose_arms(job: JobSpec, only: Sequence[str]) -> list[Arm]:
     return [arm for arm in arms if not only or arm.spec.name in only]
 
 
-def _check_choice(device: str, options: GpuOptions) -> None:
+def _check_choice(device: str, options: GpuOptions, only: Sequence[str]) -> None:
     if device not in ("cpu", "cuda"):
         raise SetupError(f"no such device: {device!r}; there are: cpu, cuda")
     if device == "cpu" and options != CHOICE_LEFT:
         raise SetupError("--gpus, --rollout-gpus and --model are for --device cuda")
     if options.model is not None and not (options.model / "config.json").is_file():
         raise SetupError(f"{options.model}: expected the folder of a checkpoint, with its config.json")
+    # The arms have the same names in every job on a device, so that it takes no GPU to know them.
+    choose_arms(cpu_job("any", model=Path(), datasets=Path()).with_(device=device), only)
 
 
 def _check_space(folder: Path) -> None:

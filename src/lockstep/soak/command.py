@@ -59,6 +59,9 @@ def run(
     Raises SetupError when it cannot be done here, SystemExit when it is interrupted.
     """
     remedies = [_remedy(name) for name in options.remedies]
+    for remedy in remedies:
+        if remedies.count(remedy) > 1:
+            raise SetupError(f"--remedy {remedy.name!r}: given {remedies.count(remedy)} times, expected once")
     check(options)
     out = out.resolve()
     console = Console()

@@ -1,0 +1,41 @@
+"""A summary.json that grows run by run: one row for each thing that has been tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class RowsError(ValueError):
+    """A summary cannot be read; the message names the file and what was expected."""
+
+
+def read_rows(summary: Path, fields: Sequence[str]) -> dict[str, Row]:
+    """Rows by their first field; none where there is no file. Raises RowsError unless every row has all of
+    `fields`, and OSError.
+    """
+    if not summary.exists():
+        return {}
+    expected = f"expected a list of objects with {', '.join(fields)}, as earlier runs write it; remove it"
+    try:
+        rows = json.loads(summary.read_bytes())
+    except ValueError as error:
+        raise RowsError(f"{summary}: not JSON: {error}: {expected}") from error
+    if not isinstance(rows, list):
+        raise RowsError(f"{summary}: no list: {expected}")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not set(fields) <= set(row):
+            raise RowsError(f"{summary}: row {number} is none: {expected}")
+    return {str(row[fields[0]]): row for row in rows}
+
+
+def write_rows(rows: Iterable[Row], summary: Path) -> None:
+    """Whole or not at all. Raises OSError."""
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    part = summary.with_suffix(".part")
+    part.write_text(json.dumps(list(rows), indent=2) + "\n")
+    part.replace(summary)

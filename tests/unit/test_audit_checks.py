@@ -143,6 +143,22 @@ def test_releases_decide(versions, id_, words):
     assert words in found[0].title + found[0].reason
 
 
+@pytest.mark.parametrize(
+    ("swift", "race"), [("4.2.0", True), ("4.2.1", False), ("4.6.0", False), ("x", True)]
+)
+@pytest.mark.parametrize("vllm", ["0.11.0", "0.14.0"])
+def test_a_later_swift_has_engines_apart(swift, race, vllm):
+    found = by_id(audit(script(rollout=f"{DP2} &"), {"ms-swift": swift, "vllm": vllm}))
+    assert race == any(name.startswith("offline") for name in found)
+    assert race or f"ms-swift {swift} makes each" in found["engine"].title
+
+
+def test_a_later_swift_is_nothing_to_trl():
+    rollout = "trl vllm-serve --model m --data_parallel_size 2 &"
+    found = by_id(audit(script(rollout=rollout), {"ms-swift": "4.2.1", "vllm": "0.11.0"}))
+    assert "offline-wave-race" in found
+
+
 def test_pinned_in_the_script():
     found = audit("pip install vllm==0.14.1\n" + script(rollout=f"{DP2} &"))
     assert found[0].id == "offline-dp-refused"

@@ -16,6 +16,7 @@ from lockstep.audit.fix import fix
 from lockstep.audit.statements import parse
 from lockstep.cli import app
 from lockstep.remedies.catalogue import REMEDIES
+from lockstep.remedies.model import Tried
 
 DP2 = f"{ROLLOUT} --vllm_data_parallel_size 2"
 
@@ -26,7 +27,7 @@ def fixed(text: str, remedy: str | None = None) -> tuple[str, list[str]]:
 
 
 def test_remedies_are_the_catalogues():
-    assert list(CURES.values()) == list(REMEDIES[CAUSE])
+    assert list(CURES.values()) == [remedy for remedy in REMEDIES[CAUSE] if isinstance(remedy, Tried)]
     assert next(iter(CURES)) == "independent-ranks"
 
 

@@ -13,6 +13,8 @@ CURES: dict[str, Tried] = {
     remedy.name.replace(" ", "-"): remedy for remedy in REMEDIES[CAUSE] if isinstance(remedy, Tried)
 }
 """By the id to ask for it by; in the order in which to try them."""
+_OTHERS = tuple(remedy for remedy in REMEDIES[CAUSE] if not isinstance(remedy, Tried))
+"""Those that no command line can have."""
 _NOT_FOR_EXPERTS = "independent ranks"
 """A layer's experts are spread over the data-parallel ranks: these must step together."""
 
@@ -58,4 +60,4 @@ def advice(process: Process) -> str:
     """What to do about the race, best first."""
     if process.program.startswith("trl"):
         return "Use --tensor_parallel_size in place of --data_parallel_size, or one server per GPU."
-    return "; else ".join(f"{remedy.name}: {remedy.how}" for remedy in _fitting(process)) + "."
+    return "; else ".join(f"{remedy.name}: {remedy.how}" for remedy in [*_fitting(process), *_OTHERS]) + "."

@@ -19,7 +19,15 @@ _FLIGHT_RECORDER = Remedy(
 )
 
 REMEDIES: dict[str, tuple[Remedy, ...]] = {
-    "offline-wave-race": tuple(remedy for remedy in TRIED if remedy.helps),
+    "offline-wave-race": (
+        *(remedy for remedy in TRIED if remedy.helps),
+        Remedy(
+            "later ms-swift",
+            "4.2.1 or later: its data-parallel ranks are engines apart; it wants trl 0.26 or later",
+            "the pinned ms-swift and trl; no ranks in lockstep, as expert parallelism needs them",
+            "comes through the late rank with vLLM 0.11.0 (docs/bisect.md)",
+        ),
+    ),
     "online-dense-dp-out-of-step": (
         Remedy("later vLLM", "a release in which dense models do not step together", "the pinned stack"),
         Remedy("one server per GPU", "N servers instead of --data-parallel-size N", "one address for all"),

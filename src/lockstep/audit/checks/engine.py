@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lockstep.audit import cures, facts
 from lockstep.audit.devices import asynchronous, parallel
@@ -15,14 +15,19 @@ CHECKED = "0.11.0"
 REFUSING = "0.14.0"
 """The first vLLM release that refuses offline data parallelism for dense models."""
 
+APART = "4.2.1"
+"""The first ms-swift release whose data-parallel ranks are engines apart: with vLLM 0.11.0 it survives the
+late rank, 4.2.0 hangs (docs/bisect.md). The change is commit 9f27c8e17, pull request 9295."""
+
 
 def check(job: Job) -> Iterator[Finding]:
     for process in job.side("rollout"):
-        yield from _rollout(process, job.versions.get("vllm"))
-        yield from _no_help(process)
+        yield from _rollout(process, job.versions)
+        if not _apart(process, job.versions):
+            yield from _no_help(process)
 
 
-def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
+def _rollout(process: Process, versions: Mapping[str, str]) -> Iterator[Finding]:
     asynch = asynchronous(process)
     tensor, data = parallel(process)
     size = "vllm_data_parallel_size" if "vllm_data_parallel_size" in process.options else "data_parallel_size"
@@ -68,6 +73,16 @@ def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
             (facts.ROLLOUT,),
         )
         return
+    if _apart(process, versions):
+        yield Finding(
+            "engine",
+            Severity.OK,
+            place,
+            f"ms-swift {versions['ms-swift']} makes each data-parallel rank an engine apart",
+            f"{_describe(process, asynch, tensor, data)} From {APART} on vLLM knows nothing of the ranks, so "
+            "they do not step together. Measured with vLLM 0.11.0 (docs/bisect.md).",
+        )
+        return
     if cured := cures.in_place(process):
         yield Finding(
             "engine",
@@ -78,7 +93,12 @@ def _rollout(process: Process, vllm: str | None) -> Iterator[Finding]:
             (facts.ROLLOUT,),
         )
         return
-    yield _race(process, tensor, data, vllm)
+    yield _race(process, tensor, data, versions.get("vllm"))
+
+
+def _apart(process: Process, versions: Mapping[str, str]) -> bool:
+    swift = versions.get("ms-swift")
+    return swift is not None and not process.program.startswith("trl") and bool(at_least(swift, APART))
 
 
 def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> Finding:

@@ -111,9 +111,10 @@ def test_ranks_in_the_weight_sync_group_are_distinct(
 
     def create(host: str, port: int, rank: int, world_size: int, **kwargs: Any) -> Any:
         joined.append((rank, world_size))
+        assert vllm_serve.get_world_group().local_rank == 7
         return SimpleNamespace(rank=rank, world_size=world_size)
 
-    own = SimpleNamespace(rank=0)
+    own = SimpleNamespace(rank=0, local_rank=7)
     monkeypatch.setattr(vllm_serve.StatelessProcessGroup, "create", create)
     monkeypatch.setattr(vllm_serve, "PyNcclCommunicator", lambda group, device: SimpleNamespace(group=group))
     monkeypatch.setattr(vllm_serve, "get_world_group", lambda: own)
@@ -193,6 +194,18 @@ def test_an_engine_is_made_out_of_data_parallel_mode(
     }
     assert not GONE.keys() & call["env"].keys()
     assert (call["env"]["CUDA_VISIBLE_DEVICES"], call["env"][remedy.FIRST_RANK]) == ("6,7", "2")
+
+
+def test_it_refuses_a_rollout_whose_ranks_vllm_does_not_know(
+    remedy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from ms-swift 4.2.1 on."""
+    from swift.llm.infer import rollout
+
+    for name in GONE:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(remedy.IndependentRanksError, match=r"does not tell vLLM .* drop this plugin"):
+        rollout.SwiftRolloutDeploy.get_infer_engine(_arguments())
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,18 @@ Take this one file and give it to the rollout:
 
     swift rollout --vllm_data_parallel_size 2 ... --external_plugins independent_ranks.py
 
-For ms-swift 3.10.3 with vLLM 0.11.0, synchronous engine, dense models (tensor parallel size as you like). A
-dense model's data-parallel ranks have nothing to tell each other: vLLM keeps them in lockstep all the same,
-and a rank whose worker is slow to add its requests can be left waiting in the all-reduce of a wave that its
-peers have not begun. This file takes the ranks out of vLLM's data-parallel mode before the engine is made.
-What stays is what the trainer sees: the same server, the same split of the requests, and the same ranks
-0..N*TP-1 in the weight-sync group.
+For ms-swift 3.10.3 to 4.2.0 (4.2.1 does the same by itself) with vLLM 0.11.0, synchronous engine, dense models
+(tensor parallel size as you like). A dense model's data-parallel ranks have nothing to tell each other: vLLM
+keeps them in lockstep all the same, and a rank whose worker is slow to add its requests can be left waiting in
+the all-reduce of a wave that its peers have not begun. This file takes the ranks out of vLLM's data-parallel
+mode before the engine is made. What stays is what the trainer sees: the same server, the same split of the
+requests, and the same ranks 0..N*TP-1 in the weight-sync group.
 
 Not for expert parallelism: there the ranks of one layer hold different experts and must step together. It
 refuses, saying so.
 
-Replaces, at import: `swift.llm.infer.rollout.SwiftRolloutDeploy.get_infer_engine` (ms-swift 3.10.3).
+Replaces, at import: `SwiftRolloutDeploy.get_infer_engine` in `swift.llm.infer.rollout` (ms-swift 3) or
+`swift.pipelines.infer.rollout` (ms-swift 4).
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
-from swift.llm.infer import rollout
-from trl.scripts import vllm_serve
+if int(version("ms-swift").partition(".")[0]) < 4:
+    from swift.llm.infer import rollout
+    from trl.scripts import vllm_serve as joining  # whose `init_communicator` joins the weight-sync group
+else:
+    from swift.pipelines.infer import rollout
+
+    joining = rollout
 
 FIRST_RANK = "INDEPENDENT_RANKS_FIRST"
 """Environment variable, from worker to engine: place of the engine's first rank in the weight-sync group."""
@@ -90,33 +97,45 @@ class IndependentWeightSync(rollout.WeightSyncWorkerExtension):  # type: ignore[
     """Joins the weight-sync group at the engine's first rank plus its own, not at its own alone."""
 
     def init_communicator(self, *args: Any, **kwargs: Any) -> None:
-        world_group = vllm_serve.get_world_group
+        world_group = joining.get_world_group
         first = int(os.environ[FIRST_RANK])
-        # trl 0.24.0 asks only for the rank of what this returns. Workers join one at a time, each in a
-        # process of its own.
-        vllm_serve.get_world_group = lambda: _Shifted(world_group().rank + first)
+        # It asks the world group for this worker's rank. Workers join one at a time, each in a process of its
+        # own.
+        joining.get_world_group = lambda: _Shifted(world_group(), first)
         try:
             super().init_communicator(*args, **kwargs)
         finally:
-            vllm_serve.get_world_group = world_group
+            joining.get_world_group = world_group
 
 
 class _Shifted:
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    """A group, with this process's rank in it `first` later."""
+
+    def __init__(self, group: Any, first: int) -> None:
+        self._group = group
+        self.rank = group.rank + first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
 
 
 def _install() -> None:
     deploy = rollout.SwiftRolloutDeploy
-    if not hasattr(deploy, "get_infer_engine") or not hasattr(vllm_serve, "get_world_group"):
-        raise IndependentRanksError(
-            "made for ms-swift 3.10.3 and trl 0.24.0: SwiftRolloutDeploy.get_infer_engine is not there"
-        )
+    for holder, name in ((deploy, "get_infer_engine"), (joining, "get_world_group")):
+        if not hasattr(holder, name):
+            raise IndependentRanksError(
+                f"made for ms-swift 3.10.3 to 4.2.0: {holder.__name__}.{name} is not in {version('ms-swift')}"
+            )
     original = deploy.get_infer_engine
 
     @functools.wraps(original)
     def get_infer_engine(args: Any, *rest: Any, **kwargs: Any) -> Any:
         refuse_unsuitable(args)
+        if "VLLM_DP_RANK" not in os.environ:
+            raise IndependentRanksError(
+                f"ms-swift {version('ms-swift')} does not tell vLLM of data-parallel ranks, since each is an "
+                "engine of its own (from 4.2.1 on): drop this plugin"
+            )
         changes, first = split(os.environ, args.vllm_tensor_parallel_size)
         for name, value in changes.items():
             if value is None:

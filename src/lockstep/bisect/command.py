@@ -82,7 +82,8 @@ def bisect(
         outcomes = {i: known[str(r)] for i, r in enumerate(chosen) if str(r) in known}
         runs = 0
         while True:
-            marks = given | {i: table.MARKS[one.outcome] for i, one in outcomes.items()}
+            # What the user knows of the ends counts more than an earlier try.
+            marks = {i: table.MARKS[one.outcome] for i, one in outcomes.items()} | given
             if every:
                 number = next((i for i in range(len(chosen)) if i not in outcomes), None)
             else:

@@ -5,12 +5,12 @@ Take this one file and give it to the rollout:
 
     swift rollout --vllm_data_parallel_size 2 ... --external_plugins independent_ranks.py
 
-For ms-swift 3.10.3 to 4.2.0 (4.2.1 does the same by itself) with vLLM 0.11.0, synchronous engine, dense models
-(tensor parallel size as you like). A dense model's data-parallel ranks have nothing to tell each other: vLLM
-keeps them in lockstep all the same, and a rank whose worker is slow to add its requests can be left waiting in
-the all-reduce of a wave that its peers have not begun. This file takes the ranks out of vLLM's data-parallel
-mode before the engine is made. What stays is what the trainer sees: the same server, the same split of the
-requests, and the same ranks 0..N*TP-1 in the weight-sync group.
+For ms-swift 3.10.3 to 4.2.0 (4.2.1 does the same by itself) with vLLM 0.11.0, synchronous engine, dense
+models (tensor parallel size as you like). A dense model's data-parallel ranks have nothing to tell each
+other: vLLM keeps them in lockstep all the same, and a rank whose worker is slow to add its requests can be
+left waiting in the all-reduce of a wave that its peers have not begun. This file takes the ranks out of
+vLLM's data-parallel mode before the engine is made. What stays is what the trainer sees: the same server, the
+same split of the requests, and the same ranks 0..N*TP-1 in the weight-sync group.
 
 Not for expert parallelism: there the ranks of one layer hold different experts and must step together. It
 refuses, saying so.

@@ -142,15 +142,15 @@ def _told(one: log.Try) -> str:
 
 
 def _describe(source: Path | None) -> str:
-    """Which commit a checkout is at, as git describes it; its path where it is not git's."""
+    """Which commit a checkout is at, as git describes it; its folder's name where it is not git's."""
     if source is None or not (source / ".git").exists():
-        return str(source)
+        return source.resolve().name if source else ""
     git = ["git", "-C", str(source), "describe", "--tags", "--always", "--dirty"]
     try:
         done = subprocess.run(git, capture_output=True, text=True, check=False)
     except OSError:
-        return str(source)
-    return done.stdout.strip() or str(source)
+        return source.resolve().name
+    return done.stdout.strip() or source.resolve().name
 
 
 def _choose(question: Question, among: Range) -> tuple[list[Version], dict[int, Mark]]:

@@ -130,7 +130,8 @@ FAULTS = [
         "vision tower left out",
         "trainer",
         "the same on a model or release without that",
-        Expected(Kind.DIVERGED, WORLD, agreed="generate end", cause="mixed-batch"),
+        # Gloo aborts the rank that gets too much, now at once and now seconds later.
+        Expected(Kind.DIVERGED, WORLD, agreed="generate end", cause="mixed-batch", or_kind=Kind.STUCK),
         "the ranks gather other parameters",
         {},
         change=_mixed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -34,6 +35,18 @@ class _StopsGit(TyperCommand):
                 error.exit_code = STOP_GIT  # type: ignore[attr-defined]
             raise
 
+    def invoke(self, ctx: Any) -> Any:
+        """An error that nobody foresaw ends with 128 as well: 1 would be a bad commit."""
+        try:
+            return super().invoke(ctx)
+        except typer.Abort:
+            raise
+        except Exception as error:
+            if hasattr(error, "exit_code"):  # one of typer's own
+                raise
+            traceback.print_exc()
+            raise typer.Exit(STOP_GIT) from error
+
 
 def _show_version(wanted: bool) -> None:
     if not wanted:
@@ -54,7 +67,7 @@ def _root(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Say the version and end."),
     ] = False,
 ) -> None:
-    """Keeps the commands' names even while there is only one."""
+    """Options of no command in particular."""
 
 
 @app.command()

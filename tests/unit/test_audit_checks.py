@@ -153,6 +153,25 @@ def test_a_later_swift_has_engines_apart(swift, race, vllm):
     assert race or f"ms-swift {swift} makes each" in found["engine"].title
 
 
+LATER = {"ms-swift": "4.2.1", "vllm": "0.11.0"}
+
+
+@pytest.mark.parametrize(("plugin", "fires"), [("independent_ranks.py", True), ("open_wave.py", False)])
+def test_a_cure_that_a_later_swift_is_itself(plugin, fires):
+    text = script(rollout=f"{DP2} --external_plugins {plugin} &")
+    assert ("cure-in-the-way" in by_id(audit(text, LATER))) == fires
+    assert "cure-in-the-way" not in by_id(audit(text, {**LATER, "ms-swift": "4.2.0"}))
+
+
+def test_a_later_swift_is_no_cure_for_expert_parallelism():
+    text = script(rollout=f"{DP2} --vllm_enable_expert_parallel true &")
+    assert by_id(audit(text, LATER))["engine"].severity is N
+    race = by_id(audit(text, {"vllm": "0.11.0"}))["offline-wave-race"]
+    assert "later ms-swift" not in race.advice
+    assert "open wave" in race.advice
+    assert "later ms-swift" in by_id(audit(script(rollout=f"{DP2} &"), V))["offline-wave-race"].advice
+
+
 def test_a_later_swift_is_nothing_to_trl():
     rollout = "trl vllm-serve --model m --data_parallel_size 2 &"
     found = by_id(audit(script(rollout=rollout), {"ms-swift": "4.2.1", "vllm": "0.11.0"}))

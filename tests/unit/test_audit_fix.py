@@ -38,6 +38,14 @@ def test_every_remedy_cures_or_is_left_to_a_person(remedy):
     assert cured != bool(left)
 
 
+@pytest.mark.parametrize(("swift", "stays"), [("4.2.0", False), ("4.2.1", True)])
+def test_a_release_that_cures_itself_gets_no_cure(swift, stays):
+    text = script(rollout=f"{DP2} &")
+    (result,), left = fix([("x.sh", text)], {"ms-swift": swift, "vllm": "0.11.0"})
+    assert (result.text == text) == stays
+    assert left == []
+
+
 def test_two_servers_are_left_to_a_person():
     text, left = fixed(script(rollout=f"{DP2} &"), "two-servers")
     assert text == script(rollout=f"{DP2} &")

@@ -104,6 +104,8 @@ def test_an_untestable_release_is_named_and_not_blamed(job: Job) -> None:
         (["--package", "numpy"], "'numpy' is no pinned package; there are: torch"),
         (["--device", "tpu"], "no such device: 'tpu'"),
         (["--with", "trl"], "--with trl: expected NAME==RELEASE"),
+        (["--with", "trl==0.26.O"], "'0.26.O': expected a release such as"),
+        (["--with", "trl==0.26.0", "--with", "trl==0.27.0"], "trl has been asked for already, as 0.26.0"),
         (["--first", "9.9"], "there is no release 9.9"),
         (["--bad", "x"], "'x': expected a release such as"),
     ],
@@ -303,3 +305,37 @@ def test_a_checkout_of_vllm_is_not_built_for_the_cpu(job: Job, tmp_path: Path) -
     code, said = run("probe-release", "--package", "vllm", "--source", str(tmp_path))
     assert code == 128
     assert "a checkout of vLLM is built for GPUs" in said
+
+
+def test_an_error_that_nobody_foresaw_is_no_bad_commit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> Try:
+        raise KeyError("never thought of it")
+
+    monkeypatch.setattr(command, "probe", fails)
+    assert run("probe-release", "3.14.0")[0] == 128
+
+
+def test_the_page_has_the_ends_that_were_given(job: Job) -> None:
+    code, _ = run("bisect", "--bad", "3.13.0", "--good", "3.14.0", "--page", "page.md")
+    assert code == 0
+    assert job.tried == []
+    page = Path("page.md").read_text()
+    assert "3.14.0 is the first that survives; 3.13.0 hangs." in page
+    assert "| 3.14.0 | survives | given, not run |" in page
+    assert log.read(Path(".lockstep/bisect/log.jsonl")) == []
+
+
+def test_a_given_end_that_was_otherwise_when_it_was_tried_is_said(job: Job) -> None:
+    assert run("probe-release", "3.13.0")[0] == 1
+    said = run("bisect", "--good", "3.13.0", "--bad", "3.10.0")[1]
+    assert "ms-swift 3.13.0: bad: because | bad (moved: 1 other), when it was tried; given is good" in said
+
+
+def test_another_arm_is_named_with_its_command(tmp_path: Path) -> None:
+    one = Try(
+        package="ms-swift", release="4.2.0", device="cuda", arm="with the fix", outcome="good", reason="r"
+    )
+    write_page([one], tmp_path / "page.md", 3)
+    page = (tmp_path / "page.md").read_text()
+    assert "## ms-swift: with the fix\n" in page
+    assert "(`lockstep bisect --package ms-swift --arm 'with the fix' --device cuda`)" in page

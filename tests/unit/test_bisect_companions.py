@@ -13,17 +13,18 @@ from lockstep.bisect import environment, releases
 from lockstep.bisect import probe as probing
 from lockstep.bisect.companions import asked_for, nearest
 from lockstep.bisect.probe import MOVES, Question
+from lockstep.job.home import home
 
-SAID = (
-    "rank 1 ended with status 1: ImportError: trl>=0.26 is required for a normal functioning of this module, "
-    "but found trl==0.24.0."
-)
+
+def said(wanted: str, found: str) -> str:
+    """transformers' words."""
+    return f"ImportError: {wanted} is required for a normal functioning of this module, but found {found}."
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (SAID, "trl>=0.26"),
+        ("rank 1 ended with status 1: " + said("trl>=0.26", "trl==0.24.0"), "trl>=0.26"),
         (
             "E: peft>=0.11,<0.20 is required for a normal functioning of this module, but found peft==0.10",
             None,
@@ -61,15 +62,12 @@ class Stack:
         self.built.append(dict(want))
         trl = want.get("trl", "0.24.0")
         moved = {"trl": ("0.24.0", trl)} if trl != "0.24.0" else {}
-        return environment.Environment(Path("python"), {**want, "trl": trl}, moved)
+        return environment.Environment(Path("python"), {"peft": "0.28.0", **want, "trl": trl}, moved)
 
     def run(self, question: Question, built: environment.Environment, out: Path) -> dict[str, Any]:
         found = built.lock["trl"]
         if self.never or Version(found) < self.needs:
-            return {
-                "failure": f"ImportError: trl>={self.needs} is required for a normal functioning "
-                f"of this module, but found trl=={found}."
-            }
+            return {"failure": said(f"trl>={self.needs}", f"trl=={found}")}
         return {"verdict": "stuck", "group": "rollout.dp", "sentence": "it hangs"}
 
 
@@ -104,7 +102,93 @@ def test_what_the_user_asked_for_is_not_moved(stack: Stack, tmp_path: Path) -> N
     assert len(stack.built) == 1
 
 
-def test_it_ends_with_a_release_that_is_never_content(stack: Stack, tmp_path: Path) -> None:
-    stack.never = True
+def test_a_package_that_is_not_pinned_is_moved_from_where_it_is(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(question: Question, built: environment.Environment, out: Path) -> dict[str, Any]:
+        if built.lock["peft"] == "0.28.0":
+            return {"failure": said("peft>=0.11,<0.28", "peft==0.28.0")}
+        return {"verdict": "stuck", "group": "rollout.dp", "sentence": "it hangs"}
+
+    monkeypatch.setattr(probing, "_run", run)
+    assert probing.probe(Question("ms-swift"), "4.2.0", tmp_path).outcome == "bad"
+    assert stack.built[-1]["peft"] == "0.27.0"
+
+
+def test_one_after_another_but_not_for_ever(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"p{i}" for i in range(9)]
+    monkeypatch.setattr(
+        environment,
+        "build",
+        lambda device, want, folder, source: (
+            stack.built.append(dict(want))
+            or environment.Environment(Path("p"), dict.fromkeys(names, "0.20"), {})
+        ),
+    )
+
+    def run(question: Question, built: environment.Environment, out: Path) -> dict[str, Any]:
+        name = names[len(stack.built) - 1]
+        return {"failure": said(f"{name}>0.21", f"{name}==0.20")}
+
+    monkeypatch.setattr(probing, "_run", run)
     assert probing.probe(Question("ms-swift"), "4.2.0", tmp_path).outcome == "untestable"
-    assert len(stack.built) == 2 <= MOVES + 1
+    assert len(stack.built) == 1 + MOVES
+
+
+def test_what_is_no_package_of_the_environment_is_not_moved(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = said("python>=3.12", "python==3.11")
+    monkeypatch.setattr(probing, "_run", lambda *_: {"failure": failure})
+    assert probing.probe(Question("ms-swift"), "4.2.0", tmp_path).reason == failure
+    assert len(stack.built) == 1
+
+
+def test_a_companion_that_cannot_be_had_does_not_hide_the_reason(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = stack.build
+
+    def refuse(device: str, want: dict[str, str], folder: Path, source: Any = None) -> Any:
+        if "trl" in want:
+            raise environment.BuildError("No solution found")
+        return build(device, want, folder, source)
+
+    monkeypatch.setattr(environment, "build", refuse)
+    one = probing.probe(Question("ms-swift"), "4.2.0", tmp_path)
+    assert one.outcome == "untestable"
+    assert one.reason.startswith("ImportError: trl>=0.26 is required")
+    assert one.reason.endswith("; trl 0.26.0, which it asks for, cannot be installed: No solution found")
+
+
+def test_an_index_that_does_not_answer_leaves_the_reason(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(name: str) -> Any:
+        raise releases.ReleaseError("no answer")
+
+    monkeypatch.setattr(releases, "list_releases", silent)
+    assert "trl>=0.26 is required" in probing.probe(Question("ms-swift"), "4.2.0", tmp_path).reason
+
+
+def test_what_this_machine_lacks_is_not_the_releases_fault(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\nprintf \'{"failure": "the disk is full", "here": true}\' > runs/answer.json\n'
+    )
+    python.chmod(0o700)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(environment, "build", lambda *_: environment.Environment(python.resolve(), {}, {}))
+    with pytest.raises(environment.ToolError, match="the disk is full"):
+        probing.probe(Question("ms-swift"), "4.2.0", Path())
+
+
+def test_two_at_once_do_not_share_a_folder(stack: Stack, tmp_path: Path) -> None:
+    with home(tmp_path), pytest.raises(environment.ToolError, match="another lockstep run"):
+        probing.probe(Question("ms-swift"), "4.2.0", tmp_path)
+    assert stack.built == []

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lockstep.audit.model import Process
+from lockstep.audit.versions import at_least
 from lockstep.remedies.catalogue import REMEDIES
-from lockstep.remedies.model import Tried
+from lockstep.remedies.model import Remedy, Tried
 
 CAUSE = "offline-wave-race"
 CURES: dict[str, Tried] = {
@@ -15,18 +16,30 @@ CURES: dict[str, Tried] = {
 """By the id to ask for it by; in the order in which to try them."""
 _OTHERS = tuple(remedy for remedy in REMEDIES[CAUSE] if not isinstance(remedy, Tried))
 """Those that no command line can have."""
-_NOT_FOR_EXPERTS = "independent ranks"
+_NOT_FOR_EXPERTS = ("independent ranks", "later ms-swift")
 """A layer's experts are spread over the data-parallel ranks: these must step together."""
+APART = "4.2.1"
+"""The first ms-swift release whose data-parallel ranks are engines apart: with vLLM 0.11.0 it survives the
+late rank, 4.2.0 hangs (docs/bisect.md). The change is commit 9f27c8e17, pull request 9295."""
 
 
 def choose(name: str | None, process: Process) -> Tried:
     """The remedy of an id, or the first that fits the process. Raises KeyError for an unknown id."""
-    return CURES[name] if name is not None else _fitting(process)[0]
+    return (
+        CURES[name]
+        if name is not None
+        else next(remedy for remedy in CURES.values() if _fits(remedy, process))
+    )
 
 
-def _fitting(process: Process) -> list[Tried]:
-    spread = process.flag("vllm_enable_expert_parallel") is True
-    return [remedy for remedy in CURES.values() if not (spread and remedy.name == _NOT_FOR_EXPERTS)]
+def _fits(remedy: Remedy, process: Process) -> bool:
+    return not (process.flag("vllm_enable_expert_parallel") is True and remedy.name in _NOT_FOR_EXPERTS)
+
+
+def apart(process: Process, versions: Mapping[str, str]) -> bool:
+    """Whether the rollout's ms-swift makes each data-parallel rank an engine apart, by itself."""
+    swift = versions.get("ms-swift")
+    return swift is not None and not process.program.startswith("trl") and bool(at_least(swift, APART))
 
 
 def in_place(process: Process) -> Tried | None:
@@ -60,4 +73,5 @@ def advice(process: Process) -> str:
     """What to do about the race, best first."""
     if process.program.startswith("trl"):
         return "Use --tensor_parallel_size in place of --data_parallel_size, or one server per GPU."
-    return "; else ".join(f"{remedy.name}: {remedy.how}" for remedy in [*_fitting(process), *_OTHERS]) + "."
+    fitting = [remedy for remedy in (*CURES.values(), *_OTHERS) if _fits(remedy, process)]
+    return "; else ".join(f"{remedy.name}: {remedy.how}" for remedy in fitting) + "."

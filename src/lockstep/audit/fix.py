@@ -12,7 +12,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 from lockstep.audit.checks.startup import sleeps_for_server
-from lockstep.audit.cures import choose, in_place
+from lockstep.audit.cures import apart, choose, in_place
 from lockstep.audit.devices import asynchronous, parallel
 from lockstep.audit.job import from_texts
 from lockstep.audit.model import Job, Option, Process, Setting, Word
@@ -124,6 +124,8 @@ def _whole_row(layout: Layout, setting: Setting) -> tuple[int, int]:
 def _cure(process: Process, job: Job, edits: _Edits, remedy: str | None) -> None:
     tensor, data = parallel(process)
     if asynchronous(process) is not False or data is None or data < 2 or in_place(process):
+        return
+    if apart(process, job.versions):
         return
     if process.program.startswith("trl"):
         edits.left.append(f"{process.place}: change the data parallel size of trl vllm-serve by hand")

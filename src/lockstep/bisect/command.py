@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lockstep import stack
-from lockstep.bisect import environment, log, releases, table
+from lockstep.bisect import checkout, environment, log, releases, table
 from lockstep.bisect.probe import Question, distribution, probe
 from lockstep.bisect.search import Mark, conclude, next_release
 from lockstep.job.processes import terminate_as_exit
@@ -59,11 +58,18 @@ def check(question: Question) -> None:
 
 def wanted(words: Sequence[str]) -> dict[str, str]:
     """`["ms-swift==4.2.0"]` as a table. Raises BisectError."""
-    pairs = [word.partition("==") for word in words]
-    for word, (name, _, release) in zip(words, pairs, strict=True):
+    found: dict[str, str] = {}
+    for word in words:
+        name, _, release = word.partition("==")
         if not (name and release):
             raise BisectError(f"--with {word}: expected NAME==RELEASE, such as ms-swift==4.2.0")
-    return {name: release for name, _, release in pairs}
+        if name in found:
+            raise BisectError(f"--with {word}: {name} has been asked for already, as {found[name]}")
+        try:
+            found[name] = str(releases.parse(release))
+        except releases.ReleaseError as error:
+            raise BisectError(f"--with {word}: {error}") from error
+    return found
 
 
 @terminate_as_exit()  # so that what runs, or is being installed, is ended
@@ -73,19 +79,24 @@ def bisect(
     """Tries releases until the change is found, all of them if `every`; returns the exit code. Raises
     BisectError.
     """
-    console = Console(soft_wrap=True)
+    console = _console()
     check(question)
     try:
         chosen, given = _choose(question, among)
         path = out / "log.jsonl"
         known = {} if again else {one.release: one for one in log.read(path) if _same(one, question)}
         outcomes = {i: known[str(r)] for i, r in enumerate(chosen) if str(r) in known}
+        for i, mark in given.items():
+            if i in outcomes and table.MARKS[outcomes[i].outcome] is not mark:
+                console.print(
+                    f"{_told(outcomes[i])}, when it was tried; given is {mark.value}", highlight=False
+                )
         runs = 0
         while True:
             # What the user knows of the ends counts more than an earlier try.
             marks = {i: table.MARKS[one.outcome] for i, one in outcomes.items()} | given
             if every:
-                number = next((i for i in range(len(chosen)) if i not in outcomes), None)
+                number = next((i for i in range(len(chosen)) if i not in outcomes and i not in given), None)
             else:
                 number = next_release(len(chosen), marks)
             if number is None:
@@ -102,7 +113,8 @@ def bisect(
         said = table.sentence([str(release) for release in chosen], found, marks)
         console.print(f"of {len(chosen)} releases {runs} tried now: {said}", highlight=False)
         if page is not None:
-            table.write_page(log.read(path), page, question.steps)
+            ends = [_given(question, str(chosen[i]), mark) for i, mark in given.items()]
+            table.write_page(log.read(path), page, question.steps, ends)
     except (releases.ReleaseError, environment.ToolError, log.LogError, OSError) as error:
         raise BisectError(str(error)) from error
     return 0 if found.first is not None and not found.between else 1
@@ -127,30 +139,35 @@ def probe_release(
     try:
         if release is not None:
             release = str(releases.parse(release))
-        one = probe(question, release or _describe(source), out, source)
+        one = probe(question, release or (checkout.describe(source) if source else ""), out, source)
         log.append(out / "log.jsonl", one)
     except (releases.ReleaseError, environment.ToolError, OSError) as error:
         raise BisectError(str(error)) from error
-    Console(soft_wrap=True).print(_told(one), highlight=False)
+    _console().print(_told(one), highlight=False)
     code = CODES[one.outcome]
     return 1 - code if fixed and code < 2 else code
+
+
+def _given(question: Question, release: str, mark: Mark) -> log.Try:
+    """An end that the user knows, for the page; not for the log."""
+    return log.Try(
+        package=question.package,
+        release=release,
+        device=question.device,
+        arm=question.arm,
+        wanted=dict(question.wanted),
+        outcome=mark.value,
+        reason="given, not run",
+    )
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, emoji=False)  # `:100:` in `x.py:100: y` is no name of an emoji
 
 
 def _told(one: log.Try) -> str:
     moved = f" (moved: {table.moves(one)})" if table.moves(one) else ""
     return escape(f"{one.package} {one.release}: {one.outcome}: {one.reason}{moved}")
-
-
-def _describe(source: Path | None) -> str:
-    """Which commit a checkout is at, as git describes it; its folder's name where it is not git's."""
-    if source is None or not (source / ".git").exists():
-        return source.resolve().name if source else ""
-    git = ["git", "-C", str(source), "describe", "--tags", "--always", "--dirty"]
-    try:
-        done = subprocess.run(git, capture_output=True, text=True, check=False)
-    except OSError:
-        return source.resolve().name
-    return done.stdout.strip() or source.resolve().name
 
 
 def _choose(question: Question, among: Range) -> tuple[list[Version], dict[int, Mark]]:

@@ -17,14 +17,18 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import lockstep
+from lockstep.bisect import checkout
 
 PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_28"
 KEPT = 3
 """How many environments there are at most: one has 8 to 10 GB, most of it shared with uv's cache."""
 BUILD_S = 1800.0
 CONSTRAINTS = Path("constraints")
+_OTHER_NAME = "does not match given name"
+"""uv's words where a folder has another package than it was named for."""
 _TORCH = frozenset({"torch", "torchvision", "triton"})
 """Packages of which each release fits one release of the others."""
 
@@ -51,8 +55,8 @@ def build(
 ) -> Environment:
     """The environment for the releases `want` (package -> release), built if it is not there yet.
 
-    `source` is a package and the checkout to build it from, anew each time. `folder` holds all environments;
-    the oldest go when there are too many. Raises BuildError, ToolError.
+    `source` is a package and the checkout to build it from, a copy of it, anew each time. `folder` holds all
+    environments; the oldest go when there are too many. Raises BuildError, ToolError.
     """
     uv = _uv()
     name = "-".join(
@@ -66,6 +70,8 @@ def build(
         done.unlink(missing_ok=True)
         _run([uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(place / "env")])
         python = place / "env" / "bin" / "python"
+        if source:
+            source = (source[0], checkout.copy(source[1], place / "source"))
         asked = _asked(uv, want, place)
         _resolve(uv, device, want, source, asked, lock, place)
         install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python)]
@@ -170,7 +176,7 @@ def _resolve(
 ) -> None:
     short = (CONSTRAINTS / f"{device}.in").read_text()
     pinned = read_lock(CONSTRAINTS / f"{device}.txt")
-    torch = asked.get("torch")
+    torch = want.get("torch") or asked.get("torch")
     kin = _kin(uv, torch, place) if torch and torch != pinned.get("torch") else {}
     extra: list[str] = []
     if (given := CONSTRAINTS / f"{device}.overrides.txt").exists():
@@ -184,10 +190,16 @@ def _resolve(
         listed.write_text("\n".join([short_list(short, {**kin, **want}, source, exact=exact), *more]) + "\n")
         try:
             _compile(uv, listed, lock, extra)
-            return
+            break
         except BuildError:
             if not exact:
                 raise
+    found = read_lock(lock)
+    for name, release in want.items():
+        there = found.get(canonicalize_name(name))
+        # Without local parts: an override may name the build for a CPU, 2.8.0+cpu.
+        if there is None or Version(there).public != Version(release).public:
+            raise BuildError(f"{name} {release} is asked for, and it resolves to {there or 'nothing'}")
 
 
 def _kin(uv: str, torch: str, place: Path) -> dict[str, str]:
@@ -249,4 +261,6 @@ def _run(command: list[str], *, why: bool = False) -> None:
         raise BuildError(f"{' '.join(command[1:3])} took more than {BUILD_S:.0f} s") from error
     if done.returncode:
         words = " ".join(done.stderr.split()).removeprefix("× ")[:600]
+        if _OTHER_NAME in words:  # the user's mistake, not the commit's
+            raise ToolError(f"--source: the checkout is of another package than --package: {words}")
         raise (BuildError if why else ToolError)(words or f"{command[1]} ended with {done.returncode}")

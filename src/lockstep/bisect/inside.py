@@ -21,9 +21,9 @@ from lockstep.job import remedy_runs
 from lockstep.job.arms import Arm, Result, run_arms
 from lockstep.job.home import HomeInUse, home
 from lockstep.job.processes import StartError, terminate_as_exit
-from lockstep.job.session import SetupError, prepare
+from lockstep.job.session import MachineError, SetupError, prepare
 from lockstep.job.session import choose_arms as choose
-from lockstep.job.supervise import Limits
+from lockstep.job.supervise import FULL, Limits
 from lockstep.ledger import LedgerTail
 from lockstep.verdict import Kind
 
@@ -32,7 +32,8 @@ LIMITS = Limits(start_s=300.0, total_s=900.0)
 
 
 def run(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answer: `failure`, or the verdict with its group, sentence and whether the fault happened."""
+    """The answer: `failure`, or the verdict with its group, sentence and whether the fault happened. `here`:
+    it is this machine's failure, not the release's."""
     out = Path(asked["out"])
     try:
         job = prepare(asked["device"], steps=asked["steps"], out=out, instead=asked["instead"])
@@ -40,7 +41,9 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         arms = choose(job.with_(trainer={**job.trainer, **sizes}), [asked["arm"]])
         with home(out), terminate_as_exit():
             (result,) = run_arms(arms, out, LIMITS, _silent, lambda _: None)
-    except (SetupError, StartError, HomeInUse, OSError) as error:
+    except (MachineError, HomeInUse, OSError) as error:
+        return {"failure": str(error), "here": True}
+    except (SetupError, StartError) as error:
         return {"failure": str(error)}
     return _answer(result, asked["steps"])
 
@@ -64,6 +67,7 @@ def _answer(result: Result, steps: int) -> dict[str, Any]:
         failure = f"the trainer ended after {passed} of {steps} steps"
     return {
         "failure": failure,
+        "here": FULL in failure,
         "verdict": verdict.kind.value,
         "group": verdict.group.name if verdict.group else "",
         "sentence": verdict.sentence,
@@ -85,4 +89,6 @@ if __name__ == "__main__":
     _end_with_parent(question.pop("parent"))
     answer = run(question)
     Path(question["out"]).mkdir(parents=True, exist_ok=True)
-    Path(question["out"], "answer.json").write_text(json.dumps(answer, indent=2) + "\n")
+    part = Path(question["out"], "answer.part")
+    part.write_text(json.dumps(answer, indent=2) + "\n")
+    part.rename(part.with_suffix(".json"))  # whole or not at all

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from packaging.version import Version
 from lockstep import stack
 from lockstep.bisect import companions, environment, releases
 from lockstep.bisect.log import Try
+from lockstep.job.home import HomeInUse, home
 from lockstep.verdict import Kind
 
 GROUP = "rollout.dp"
@@ -51,50 +52,86 @@ def probe(question: Question, release: str, out: Path, source: Path | None = Non
     """Tries one release, or the checkout `source` of the package.
 
     Where the release asks for another one of a further package when it starts, it is tried again with that
-    one. Raises ToolError when nothing can be tried here, ReleaseError when no index can be asked.
+    one. Raises ToolError when nothing can be tried here.
     """
     name = distribution(question.package, question.device)
     want = {distribution(k, question.device): v for k, v in question.wanted.items()}
     if source is None:
         want[name] = release
-    for _ in range(MOVES + 1):
-        moved: dict[str, tuple[str | None, str | None]] = {}
-        try:
-            built = environment.build(question.device, want, out / "envs", (name, source) if source else None)
-            moved = built.moved
-            answer = _run(question, built, out / "runs")
-        except environment.BuildError as error:
-            answer = {"failure": f"cannot be installed: {error}"}
-        outcome, reason = judge(answer)
-        if outcome != "untestable" or not (more := _companion(answer, moved, want)):
-            break
-        want |= more
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with home(out):
+            tried = _try(question, want, out, (name, source) if source else None)
+    except HomeInUse as error:
+        raise environment.ToolError(str(error)) from error
     return Try(
         package=question.package,
         release=release,
         device=question.device,
         arm=question.arm,
         wanted=dict(question.wanted),
-        outcome=outcome,
-        reason=reason,
-        moved=moved,
-        group=answer.get("group", ""),
-        seconds=answer.get("seconds", 0.0),
+        outcome=tried.outcome,
+        reason=tried.reason,
+        moved=dict(tried.moved),
+        group=tried.answer.get("group", ""),
+        seconds=tried.answer.get("seconds", 0.0),
         at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         source=source is not None,
     )
 
 
-def _companion(
-    answer: Mapping[str, Any], moved: Mapping[str, Any], want: Mapping[str, str]
-) -> dict[str, str]:
+@dataclass(frozen=True)
+class _Tried:
+    answer: Mapping[str, Any]
+    outcome: str
+    reason: str
+    lock: Mapping[str, str] = field(default_factory=dict)
+    """Empty where nothing could be installed."""
+    moved: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+
+def _try(question: Question, want: dict[str, str], out: Path, source: tuple[str, Path] | None) -> _Tried:
+    """With what the release asks for when it starts, one package after another, as long as that helps."""
+    tried = _try_with(question, want, out, source)
+    for _ in range(MOVES):
+        more = _companion(tried, want) if tried.outcome == "untestable" else {}
+        if not more:
+            break
+        want |= more
+        again = _try_with(question, want, out, source)
+        if not again.lock:
+            ((name, release),) = more.items()
+            return replace(
+                tried, reason=f"{tried.reason}; {name} {release}, which it asks for, {again.reason}"
+            )
+        tried = again
+    return tried
+
+
+def _try_with(
+    question: Question, want: Mapping[str, str], out: Path, source: tuple[str, Path] | None
+) -> _Tried:
+    try:
+        built = environment.build(question.device, want, out / "envs", source)
+    except environment.BuildError as error:
+        answer = {"failure": f"cannot be installed: {error}"}
+        return _Tried(answer, *judge(answer))
+    answer = _run(question, built, out / "runs")
+    return _Tried(answer, *judge(answer), built.lock, built.moved)
+
+
+def _companion(tried: _Tried, want: Mapping[str, str]) -> dict[str, str]:
     """The package that a run asked for as it started, and the release for it; empty if it asked for none that
     can be moved."""
+    answer = tried.answer
     wanted = companions.asked_for([answer.get("failure", ""), *_logs(Path(answer.get("folder", "")))])
-    if wanted is None or (name := canonicalize_name(wanted.name)) in want:
+    if wanted is None or (name := canonicalize_name(wanted.name)) in want or name not in tried.lock:
         return {}
-    now = moved[name][1] if name in moved else stack.PINNED.get(name)
-    found = companions.nearest(wanted, releases.list_releases(name), Version(now or "0"))
+    try:
+        known = releases.list_releases(name)
+    except releases.ReleaseError:
+        return {}
+    found = companions.nearest(wanted, known, Version(tried.lock[name]))
     return {name: str(found)} if found else {}
 
 
@@ -140,10 +177,13 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
         try:
             run.wait()
         except BaseException:
-            run.terminate()  # it ends what it has started; leaving the block waits for it
+            run.terminate()  # it ends what it has started
+            run.wait()
             raise
     if answer.exists():
         found: dict[str, Any] = json.loads(answer.read_text())
+        if found.get("here"):
+            raise environment.ToolError(found["failure"])
         return found
     if run.returncode < 0 or run.returncode >= 128:
         raise SystemExit(run.returncode if run.returncode > 0 else 128 - run.returncode)

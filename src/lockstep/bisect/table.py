@@ -14,6 +14,7 @@ from lockstep.stack import PINNED
 OUTCOMES = {"good": "survives", "bad": "**hangs**", "refuses": "refuses to start", "untestable": "untestable"}
 MARKS = {"good": Mark.GOOD, "bad": Mark.BAD, "refuses": Mark.UNTESTABLE, "untestable": Mark.UNTESTABLE}
 
+USUAL_ARM = "without the fix"
 _HEAD = """# Which releases hang
 
 Made by `lockstep bisect --page` (`nox -s bisect`) from its log: on every release named here the whole job was
@@ -27,8 +28,11 @@ hanging. *Moved* is what differs from the pinned stack (`constraints/`) besides 
 """
 
 
-def write_page(tries: Sequence[Try], path: Path, steps: int) -> None:
-    """Writes the page. Each question's tries in the order of their releases."""
+def write_page(tries: Sequence[Try], path: Path, steps: int, given: Sequence[Try] = ()) -> None:
+    """Writes the page. Each question's tries in the order of their releases, with what was `given` in their
+    place."""
+    instead = {(one.question(), one.release) for one in given}
+    tries = [*(one for one in tries if (one.question(), one.release) not in instead), *given]
     questions = list(dict.fromkeys(one.question() for one in tries))
     parts = [_HEAD.format(steps=steps)]
     for question in questions:
@@ -72,20 +76,21 @@ def _section(tries: Sequence[Try]) -> str:
     first = tries[0]
     # Commits stay as they were tried: their names tell no order.
     rows = list(tries) if first.source else sorted(tries, key=lambda one: Version(one.release))
+    usual = first.arm == USUAL_ARM
     kept = ", ".join(f"{name} {release}" for name, release in sorted(first.wanted.items()))
     what = "commits" if first.source else "releases"
-    title = (
-        f"\n## {first.package}{', by commit' if first.source else ''}{f' with {kept}' if kept else ''}\n\n"
-    )
-    arm = "" if first.arm == "without the fix" else f"Arm: {first.arm}. "
+    how = ", by commit" if first.source else ""
+    title = f"{first.package}{how}{f' with {kept}' if kept else ''}{'' if usual else f': {first.arm}'}"
     where = "on a CPU" if first.device == "cpu" else "on GPUs"
     tool = "probe-release --source CHECKOUT" if first.source else "bisect"
     withs = [f"--with {name}=={release}" for name, release in first.wanted.items()]
-    command = " ".join([f"lockstep {tool} --package {first.package}", *withs])
+    others = [] if usual else [f"--arm '{first.arm}'"]
+    others += [] if first.device == "cpu" else [f"--device {first.device}"]
+    command = " ".join([f"lockstep {tool} --package {first.package}", *withs, *others])
     found = "In the order in which they were tried." if first.source else outline(rows)
     count = f"{len(rows)} {what if len(rows) > 1 else what.removesuffix('s')}"
     lines = [
-        f"{title}{arm}{count} tried {where} (`{command}`). {found}\n",
+        f"\n## {title}\n\n{count} tried {where} (`{command}`). {found}\n",
         f"\n| {what.removesuffix('s')} | outcome | why | moved | run |\n",
         "| --- | --- | --- | --- | ---: |\n",
     ]

@@ -39,6 +39,10 @@ class SetupError(RuntimeError):
     """The runs cannot begin; the message says what is missing."""
 
 
+class MachineError(SetupError):
+    """The runs cannot begin on this machine, whatever the packages are."""
+
+
 def run(
     device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT
 ) -> list[Result]:
@@ -119,10 +123,12 @@ def prepare(
         for name in ("train.jsonl", "val.jsonl"):
             check_dataset(DATASETS.resolve() / name)
         model = options.model or ensure_checkpoint(out.parent / "models")
-    except (devices.DeviceError, StackError, DatasetError, CheckpointError) as error:
+    except devices.DeviceError as error:
+        raise MachineError(str(error)) from error
+    except (StackError, DatasetError, CheckpointError) as error:
         raise SetupError(str(error)) from error
     except OSError as error:
-        raise SetupError(_disk(error, out)) from error
+        raise MachineError(_disk(error, out)) from error
     return _job(layout, model, steps, out, tiny=options.model is None)
 
 
@@ -175,7 +181,7 @@ def _check_space(folder: Path) -> None:
     stat = os.statvfs(folder)
     free = stat.f_bavail * stat.f_frsize / 2**30
     if free < LEAST_FREE_GIB:
-        raise SetupError(
+        raise MachineError(
             f"{folder}: {free:.1f} GiB are free on this disk; the runs need {LEAST_FREE_GIB:.0f} GiB"
         )
 

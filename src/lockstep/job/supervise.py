@@ -32,6 +32,8 @@ LAST_WORD_S = 6.0
 """The same where the trainer failed: until their pulses prove that a rank without an end is not there."""
 LOSS_S = 5.0
 """From the loss of a process until the job is ended for it: it may end by itself, and say more."""
+FULL = "the disk is full"
+"""What a failure says that comes of it."""
 LEAST_FREE = 8 << 20
 """Bytes on the disk below which the job is ended: its logs and ledgers would be cut, and say nothing of the
 reason."""
@@ -237,7 +239,7 @@ class _Watch:
 
     def _full_disk(self) -> str:
         free = shutil.disk_usage(self._dir).free
-        return "" if free >= LEAST_FREE else f"{self._dir}: the disk is full: {free >> 20} MiB are free"
+        return "" if free >= LEAST_FREE else f"{self._dir}: {FULL}: {free >> 20} MiB are free"
 
     def _trainer_ended(self, status: int) -> Outcome:
         ended = time.monotonic()

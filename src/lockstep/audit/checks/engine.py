@@ -15,15 +15,11 @@ CHECKED = "0.11.0"
 REFUSING = "0.14.0"
 """The first vLLM release that refuses offline data parallelism for dense models."""
 
-APART = "4.2.1"
-"""The first ms-swift release whose data-parallel ranks are engines apart: with vLLM 0.11.0 it survives the
-late rank, 4.2.0 hangs (docs/bisect.md). The change is commit 9f27c8e17, pull request 9295."""
-
 
 def check(job: Job) -> Iterator[Finding]:
     for process in job.side("rollout"):
         yield from _rollout(process, job.versions)
-        if not _apart(process, job.versions):
+        if not cures.apart(process, job.versions):
             yield from _no_help(process)
 
 
@@ -73,15 +69,8 @@ def _rollout(process: Process, versions: Mapping[str, str]) -> Iterator[Finding]
             (facts.ROLLOUT,),
         )
         return
-    if _apart(process, versions):
-        yield Finding(
-            "engine",
-            Severity.OK,
-            place,
-            f"ms-swift {versions['ms-swift']} makes each data-parallel rank an engine apart",
-            f"{_describe(process, asynch, tensor, data)} From {APART} on vLLM knows nothing of the ranks, so "
-            "they do not step together. Measured with vLLM 0.11.0 (docs/bisect.md).",
-        )
+    if cures.apart(process, versions):
+        yield _engines_apart(process, tensor, data, versions["ms-swift"])
         return
     if cured := cures.in_place(process):
         yield Finding(
@@ -96,9 +85,27 @@ def _rollout(process: Process, versions: Mapping[str, str]) -> Iterator[Finding]
     yield _race(process, tensor, data, versions.get("vllm"))
 
 
-def _apart(process: Process, versions: Mapping[str, str]) -> bool:
-    swift = versions.get("ms-swift")
-    return swift is not None and not process.program.startswith("trl") and bool(at_least(swift, APART))
+def _engines_apart(process: Process, tensor: int | None, data: int, swift: str) -> Finding:
+    cured = cures.in_place(process)
+    if cured and cured.change.plugin == "independent_ranks.py":
+        return Finding(
+            "cure-in-the-way",
+            Severity.HAZARD,
+            process.at("external_plugins"),
+            f"ms-swift {swift} makes each data-parallel rank an engine apart: the plugin refuses to start",
+            f"From {cures.APART} on ms-swift does what independent_ranks.py is for, and the plugin does not "
+            "find the ranks that it would take apart.",
+            advice="Drop independent_ranks.py from --external_plugins.",
+        )
+    return Finding(
+        "engine",
+        Severity.NOTE if process.flag("vllm_enable_expert_parallel") else Severity.OK,
+        process.at("vllm_data_parallel_size"),
+        f"ms-swift {swift} makes each data-parallel rank an engine apart",
+        f"{_describe(process, False, tensor, data)} From {cures.APART} on vLLM knows nothing of the ranks, "
+        "so they do not step together. Measured with a dense model and vLLM 0.11.0 (docs/bisect.md), not "
+        "with expert parallelism.",
+    )
 
 
 def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> Finding:

@@ -66,5 +66,6 @@ def test_a_checkout_that_hangs_is_bad(checkout: Path) -> None:
         (tried,) = (json.loads(line) for line in (OUT / "log.jsonl").read_text().splitlines())
         assert (tried["outcome"], tried["group"], tried["source"]) == ("bad", "rollout.dp", True)
         assert tried["moved"]["ms-swift"] == ["3.10.3", RELEASE]
+        assert sorted(path.name for path in checkout.iterdir()) == ["pyproject.toml", "swift"]
     finally:
         shutil.rmtree(OUT, ignore_errors=True)

@@ -64,6 +64,10 @@ def test_without_a_log_nothing_was_written(tmp_path: Path) -> None:
         ("[rank1]: RuntimeError: x", "RuntimeError: x"),
         ("(EngineCore_DP1 pid=17) ERROR 11-30 02:26:32 [core.py:708] ValueError: x", "ValueError: x"),
         ("(EngineCore_DP1 pid=17) ValueError: x", "ValueError: x"),
+        (
+            "\x1b[1;36m(EngineCore_DP1 pid=17)\x1b[0;0m ERROR 11-30 02:26:32 [core.py:708] ValueError: x",
+            "ValueError: x",
+        ),
         ("my.package.BadInputException: x", "my.package.BadInputException: x"),
         ("KeyboardInterrupt", ""),
         ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", ""),

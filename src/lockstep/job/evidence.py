@@ -24,6 +24,7 @@ _ERROR = re.compile(
     r"((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$"
 )
 """A traceback's last line, with what vLLM and torch put before it."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TORCHRUN = re.compile(
     r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)"
 )
@@ -113,7 +114,8 @@ def error_in(log: Path) -> str:
 
 
 def _lines(log: Path) -> list[str]:
+    """Without colours: vLLM puts them around what it prints before a line."""
     try:
-        return log.read_text(errors="replace").splitlines()
+        return _COLOUR.sub("", log.read_text(errors="replace")).splitlines()
     except OSError:
         return []

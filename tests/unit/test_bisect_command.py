@@ -10,6 +10,7 @@ import pytest
 from packaging.version import Version
 from typer.testing import CliRunner
 
+from lockstep import stack
 from lockstep.bisect import command, environment, log, releases
 from lockstep.bisect.log import LogError, Try
 from lockstep.bisect.probe import judge
@@ -43,6 +44,9 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
     monkeypatch.setattr(command, "probe", lambda *args: job(*args))
     monkeypatch.setattr(releases, "list_releases", lambda name, pre: list(KNOWN))
     monkeypatch.chdir(tmp_path)
+    Path("constraints").mkdir()
+    for device in stack.VLLM:
+        environment.pins(device).write_text("trl==0.24.0\npeft==0.18.0\n")
     return job
 
 
@@ -104,6 +108,7 @@ def test_an_untestable_release_is_named_and_not_blamed(job: Job) -> None:
         (["--package", "numpy"], "'numpy' is no pinned package; there are: torch"),
         (["--device", "tpu"], "no such device: 'tpu'"),
         (["--with", "trl"], "--with trl: expected NAME==RELEASE"),
+        (["--with", "pfet==0.18.1"], "--with pfet: expected a package of constraints/cpu.txt"),
         (["--with", "trl==0.26.O"], "'0.26.O': expected a release such as"),
         (["--with", "trl==0.26.0", "--with", "trl==0.27.0"], "trl has been asked for already, as 0.26.0"),
         (["--first", "9.9"], "there is no release 9.9"),
@@ -339,3 +344,22 @@ def test_another_arm_is_named_with_its_command(tmp_path: Path) -> None:
     page = (tmp_path / "page.md").read_text()
     assert "## ms-swift: with the fix\n" in page
     assert "(`lockstep bisect --package ms-swift --arm 'with the fix' --device cuda`)" in page
+
+
+def test_a_package_that_is_only_resolved_may_be_asked_for(job: Job) -> None:
+    assert run("probe-release", "3.14.0", "--with", "PEFT==0.18.1")[0] == 0
+
+
+@pytest.mark.parametrize("device", stack.VLLM)
+def test_every_device_has_its_files(device: str) -> None:
+    root = Path(__file__).parents[2]
+    pinned = environment.read_lock(root / environment.pins(device))
+    assert {name: pinned[name].partition("+")[0] for name in stack.PINNED} == stack.PINNED
+    assert (root / environment.pins(device)).with_suffix(".in").exists()
+
+
+def test_it_wants_a_checkout_of_its_own(job: Job) -> None:
+    Path("constraints", "cpu.txt").unlink()
+    code, said = run("probe-release", "3.14.0")
+    assert code == 128
+    assert "run it in a checkout of Lockstep" in said

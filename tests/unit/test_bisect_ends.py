@@ -37,6 +37,8 @@ subprocess.run([sys.executable, "-c", "import sys; from lockstep.bisect.inside i
 
 def started(folder: Path, code: str) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     """The search, and the process that it runs."""
+    (folder / "constraints").mkdir()
+    (folder / "constraints" / "cpu.txt").touch()
     search = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
     while not (told := folder / "child").exists() or not told.read_text():

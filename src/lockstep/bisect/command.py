@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 from rich.console import Console
 from rich.markup import escape
@@ -43,9 +44,16 @@ def check(question: Question) -> None:
     if question.device not in stack.VLLM:
         raise BisectError(f"no such device: {question.device!r}; there are: {', '.join(stack.VLLM)}")
     known = [*stack.PINNED, "vllm"]
-    for name in (question.package, *question.wanted):
-        if name not in known:
-            raise BisectError(f"{name!r} is no pinned package; there are: {', '.join(known)}")
+    if question.package not in known:
+        raise BisectError(f"{question.package!r} is no pinned package; there are: {', '.join(known)}")
+    lock = environment.pins(question.device)
+    try:
+        resolved = environment.read_lock(lock)
+    except OSError as error:
+        raise BisectError(f"{error}: run it in a checkout of Lockstep") from error
+    for name in question.wanted:
+        if name not in known and name not in resolved:
+            raise BisectError(f"--with {name}: expected a package of {lock}")
     if question.package in question.wanted:
         raise BisectError(f"--with {question.package}: expected a further package, not the one that is tried")
     # Only the arms' names are asked for here: the job itself is made in the release's environment.
@@ -63,10 +71,12 @@ def wanted(words: Sequence[str]) -> dict[str, str]:
         name, _, release = word.partition("==")
         if not (name and release):
             raise BisectError(f"--with {word}: expected NAME==RELEASE, such as ms-swift==4.2.0")
-        if name in found:
-            raise BisectError(f"--with {word}: {name} has been asked for already, as {found[name]}")
+        if canonicalize_name(name) in found:
+            raise BisectError(
+                f"--with {word}: {name} has been asked for already, as {found[canonicalize_name(name)]}"
+            )
         try:
-            found[name] = str(releases.parse(release))
+            found[canonicalize_name(name)] = str(releases.parse(release))
         except releases.ReleaseError as error:
             raise BisectError(f"--with {word}: {error}") from error
     return found

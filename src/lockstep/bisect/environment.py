@@ -27,6 +27,8 @@ KEPT = 3
 """How many environments there are at most: one has 8 to 10 GB, most of it shared with uv's cache."""
 BUILD_S = 1800.0
 CONSTRAINTS = Path("constraints")
+_STACKS = {"cpu": "cpu", "cuda": "gpu"}
+"""Device -> what its files in constraints/ are called."""
 _OTHER_NAME = "does not match given name"
 """uv's words where a folder has another package than it was named for."""
 _TORCH = frozenset({"torch", "torchvision", "triton"})
@@ -94,11 +96,16 @@ def build(
         ]
     )
     done.touch()
-    now, pinned = read_lock(lock), read_lock(CONSTRAINTS / f"{device}.txt")
+    now, pinned = read_lock(lock), read_lock(pins(device))
     if source:
         now[canonicalize_name(source[0])] = _installed(python, source[0])
     moved = {k: (pinned.get(k), now.get(k)) for k in sorted({*now, *pinned}) if pinned.get(k) != now.get(k)}
     return Environment(python, now, moved)
+
+
+def pins(device: str) -> Path:
+    """All packages of the pinned stack for a device, resolved; in the checkout that is the working folder."""
+    return CONSTRAINTS / f"{_STACKS[device]}.txt"
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -174,17 +181,17 @@ def _resolve(
     lock: Path,
     place: Path,
 ) -> None:
-    short = (CONSTRAINTS / f"{device}.in").read_text()
-    pinned = read_lock(CONSTRAINTS / f"{device}.txt")
+    short = pins(device).with_suffix(".in").read_text()
+    pinned = read_lock(pins(device))
     torch = want.get("torch") or asked.get("torch")
     kin = _kin(uv, torch, place) if torch and torch != pinned.get("torch") else {}
     extra: list[str] = []
-    if (given := CONSTRAINTS / f"{device}.overrides.txt").exists():
+    if (given := pins(device).with_suffix(".overrides.txt")).exists():
         own = place / "overrides.txt"
         own.write_text(overrides(given.read_text(), kin))
         extra = ["--override", str(own)]
     for exact in (True, False):
-        shutil.copy(CONSTRAINTS / f"{device}.txt", lock)
+        shutil.copy(pins(device), lock)
         listed = place / "stack.in"
         more = [f"{name}=={release}" for name, release in want.items() if f"\n{name}==" not in f"\n{short}"]
         listed.write_text("\n".join([short_list(short, {**kin, **want}, source, exact=exact), *more]) + "\n")

@@ -56,10 +56,11 @@ def run(spec: JobSpec, run_dir: Path, look: Look = lambda ledgers: None, limits:
 
 @contextlib.contextmanager
 def leaves_nothing(run_dir: Path, ports: Callable[[], list[int]] = list) -> Iterator[None]:
-    """Fails unless the block leaves no process of the run, no port in use, no temporary folder, and no new
-    file in shared memory (but for what other programs hold)."""
-    before, folders = shm.listing(), temporary()
+    """Fails unless the block leaves no process of the run, no port in use, no temporary folder, nothing in
+    the working folder, and no new file in shared memory (but for what other programs hold)."""
+    before, folders, here = shm.listing(), temporary(), visible()
     yield
+    assert visible() <= here
     assert processes(run_dir) == []
     for port in ports():
         socket.create_server(("127.0.0.1", port)).close()
@@ -67,6 +68,11 @@ def leaves_nothing(run_dir: Path, ports: Callable[[], list[int]] = list) -> Iter
     new = {path: inode for path, inode in shm.listing().items() if before.get(path) != inode}
     held = {inode for pid in psutil.pids() for inode in shm.held_by(pid)} if new else set()
     assert [path for path, inode in new.items() if inode not in held] == []
+
+
+def visible() -> set[str]:
+    """What is in the working folder, but for what its name hides."""
+    return {path.name for path in Path().iterdir() if not path.name.startswith(".")}
 
 
 def temporary() -> set[str]:

@@ -178,7 +178,8 @@ class _Watch:
         log = self._dir / "logs" / f"{name}.log"
         (self._dir / f"{name}.command.json").write_text(json.dumps({"argv": command.argv}, indent=1))
         private = scratch.environment(self._scratch, self._spec.cache)
-        return self._tree.start(name, command.argv, env=command.env | private, log=log)
+        # In the run's folder: ms-swift 3.10.3 makes `result/` where it is started (`InferArguments`).
+        return self._tree.start(name, command.argv, env=command.env | private, cwd=self._dir, log=log)
 
     def _judge(self, now: float | None) -> Verdict:
         return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=now)

@@ -55,7 +55,7 @@ class Rollout:
             command = rollout_command(self._spec, ports, self.run_dir)
             env = command.env | scratch.environment(folder, self._spec.cache)
             log = self.run_dir / "logs" / "rollout.log"
-            self._command = self._tree.start("rollout", command.argv, env=env, log=log)
+            self._command = self._tree.start("rollout", command.argv, env=env, cwd=self.run_dir, log=log)
             self._await_health()
             self.workers = self._find_workers()
         except BaseException:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,16 @@ def read(spec: JobSpec, run_dir: Path) -> tuple[list[dict[str, Any]], list[list[
         "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0]),
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", READ],
-        input=json.dumps(job),
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    with tempfile.TemporaryDirectory() as folder:  # ms-swift makes `result/` where it is
+        done = subprocess.run(
+            [sys.executable, "-c", READ],
+            input=json.dumps(job),
+            env=env,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     found = next(line for line in done.stdout.splitlines() if line.startswith("read: "))
     return json.loads(found[6:]), lines

@@ -249,9 +249,13 @@ class _Watch:
             self._tail.refresh()
             return self._outcome(self._judge(None), time.monotonic() - ended)
         trainer = self._ended_text("trainer", f"ended with status {status}")
-        # An engine may end because the weight sync's other end is gone: no reason, and not worth a word.
+        # An engine may end because the weight sync's other end is gone: no reason, and not worth a word. One
+        # that was gone first is the reason, though the trainer may have ended before anybody looked.
+        self._tail.refresh()
         silent = min((x.ended or x.last_t for x in self._trainers()), default=0.0)
-        self._lost = [loss for loss in self._lost if loss.t < silent]
+        first = self._judge(None).lost
+        lost = self._losses.look(self._tree.pids(), self._tail.ledgers, time.time())
+        self._lost = [loss for loss in lost if loss.t < silent or (first and loss.label == first)]
         texts = [self._full_disk(), *map(self._loss_text, self._lost), trainer]
         if _SERVER_ERROR in trainer and not self._lost:
             texts.append(f"in the rollout: {evidence.last_error(self._dir / 'logs', 'rollout')}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from stand_ins import stand_in
 from typer.testing import CliRunner
 
 from lockstep import cli
 from lockstep.faults import command, matrix
-from lockstep.fixtures.shapes import write_shapes
-from lockstep.job import remedy_runs, session
+from lockstep.job import remedy_runs
 from lockstep.job.rows import RowsError, read_rows, write_rows
 
 GARBAGE = [
@@ -45,12 +45,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 @pytest.fixture
 def ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where stack and model are taken to be in place, and no job may be run."""
-    write_shapes(tmp_path / "datasets" / "shapes")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "check_stack", lambda device, **_: {})
-    monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
-    monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
-    monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
+    stand_in(monkeypatch, tmp_path)
     for module in (matrix, remedy_runs):
         monkeypatch.setattr(module, "run_job", lambda *_: pytest.fail("the job was run"))
     return tmp_path

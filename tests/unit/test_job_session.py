@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from stand_ins import stand_in
 from typer.testing import CliRunner
 
 from lockstep import cli
-from lockstep.fixtures.shapes import write_shapes
 from lockstep.job import session
 from lockstep.job.home import KEPT, HomeInUse, home
 from lockstep.job.processes import StartError
@@ -25,13 +25,7 @@ from lockstep.stack import StackError
 @pytest.fixture
 def ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with the data set to stand in, where the stack and the model are taken to be in place."""
-    write_shapes(tmp_path / "datasets" / "shapes")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "check_stack", lambda device, **_: {})
-    monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
-    monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
-    monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
-    return tmp_path
+    return stand_in(monkeypatch, tmp_path)
 
 
 def run(folder: Path, *only: str) -> list[object]:

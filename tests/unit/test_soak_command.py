@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from stand_ins import stand_in
 from typer.testing import CliRunner
 
 from lockstep import cli
-from lockstep.fixtures.shapes import write_shapes
 from lockstep.job import session
 from lockstep.job.gpu import GpuOptions
 from lockstep.job.session import SetupError
@@ -30,12 +30,7 @@ HANG = {**ROUND, "text": "rank 0 waits", "group": "rollout.dp", "cause": "offlin
 @pytest.fixture
 def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where stack and model are taken to be in place, and a soak is one round, which hangs as shipped."""
-    write_shapes(tmp_path / "datasets" / "shapes")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "check_stack", lambda device, **_: {})
-    monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
-    monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
-    monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
+    stand_in(monkeypatch, tmp_path)
 
     def play(self: Arm, over: object) -> None:
         record = self._record

@@ -18,7 +18,7 @@ from lockstep.job.gpu import GpuOptions, gpu_arms, gpu_job, gpu_layout, has_flas
 from lockstep.job.home import HomeInUse, home
 from lockstep.job.processes import StartError, terminate_as_exit
 from lockstep.job.spec import JobSpec, Layout, cpu_job
-from lockstep.job.supervise import Limits
+from lockstep.job.supervise import FULL, Limits
 from lockstep.report.progress import ProgressLine
 from lockstep.report.summary import show_result, show_summary
 from lockstep.stack import StackError, check_stack, complete_cpu_build
@@ -188,5 +188,5 @@ def _check_space(folder: Path) -> None:
 
 def _disk(error: Exception, out: Path) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{error.filename or out}: the disk is full"
+        return f"{error.filename or out}: {FULL}"
     return str(error)

@@ -140,7 +140,12 @@ def bisect(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """Ask the rollout for many rounds, its workers paused at random (`-- --stress-minutes 20 --seed 1`)."""
-    command = [str(stack(session, "cpu") / "lockstep"), "soak", "--page", ".lockstep/soak/soak.md"]
+    command = [
+        str(stack(session, "cpu") / "lockstep"),
+        "soak",
+        "--page",
+        ".lockstep/soak/soak.md",
+    ]
     session.run(*command, *session.posargs, external=True)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lockstep.job.arms import Result
+from lockstep.experiments.stress.scenarios import Result
 from lockstep.verdict import Kind
 
 _QUIET = (Kind.INCOMPLETE, Kind.STALLED)

@@ -1,0 +1,10 @@
+"""What runs inside every process of the job: it counts collectives and marks boundaries.
+
+The probe issues no collective, never synchronises a device and shares no lock with the job. The main thread
+of the job only notes counts at a boundary (one call into torch's flight recorder, tens of microseconds); a
+thread of the probe reads the records and does all writing. When something in the probe fails the job goes on
+and the ledger says so.
+
+Imports torch and the standard library only. A stack's own code, in `lockstep/stacks/<stack>/inside`, attaches
+it in the job's processes and tells it of the stack's boundaries.
+"""

@@ -1,0 +1,1 @@
+"""The training stacks that Lockstep knows. Each stack is one folder."""

@@ -136,9 +136,9 @@ def run(
     unreadable input or a full disk, 130 and 143 interrupted by Ctrl-C or SIGTERM.
     """
     from lockstep.experiments.stress import session
-    from lockstep.stacks.swift.gpu import GpuOptions
+    from lockstep.stacks.base import Choice
 
-    options = GpuOptions(gpus=gpus, rollout_gpus=rollout_gpus, model=model)
+    options = Choice(gpus=gpus, rollout_gpus=rollout_gpus, model=model)
     out = out or Path(".lockstep", "cpu_stress" if device == "cpu" else "gpu_stress")
     try:
         if stress_minutes:

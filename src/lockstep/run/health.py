@@ -1,11 +1,11 @@
-"""How the job's own servers are asked, and whether a rollout answers."""
+"""Asks the job's own servers whether they are ready."""
 
 from __future__ import annotations
 
 import urllib.error
 import urllib.request
 
-from lockstep.stacks.swift.commands import HOST
+from lockstep.stacks.base import HOST
 
 
 def direct() -> urllib.request.OpenerDirector:

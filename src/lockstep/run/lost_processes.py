@@ -1,5 +1,7 @@
-"""Processes of the rollout that ended while the job still needed them. ms-swift 3.10.3 does not look for them
-once its server is ready: a dead worker is waited for, a dead engine's answer is None."""
+"""Processes of a job's services that ended while the job still needed them.
+
+A server need not look for its own workers once it is ready: it then waits for a dead one without end.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,16 @@ class Loss:
 class Losses:
     """To be shown the job's processes about once a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, side: str, commands: Sequence[str]) -> None:
+        """`side` is that of the services in their ledgers; `commands` are the names they were started by."""
+        self._side, self._commands = side, frozenset(commands)
         self._looks: dict[int, int] = {}
         self._lost: dict[int, Loss] = {}
 
     def look(self, processes: Sequence[ProcessInfo], ledgers: Sequence[Ledger], now: float) -> list[Loss]:
         """Everything lost so far. `now` is in seconds since the epoch."""
-        live = {p.pid: p for p in processes if p.command == "rollout" and p.state != "zombie"}
-        recorded = {x.process.pid: x for x in ledgers if x.process and x.process.side == "rollout"}
+        live = {p.pid: p for p in processes if p.command in self._commands and p.state != "zombie"}
+        recorded = {x.process.pid: x for x in ledgers if x.process and x.process.side == self._side}
         for pid, process in live.items():
             if pid in recorded or _CHILD in process.cmdline:
                 self._looks[pid] = self._looks.get(pid, 0) + 1

@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from lockstep.stacks.base import Folders
+
 LONGEST = 107 - max(len("/00000000-0000-0000-0000-000000000000"), len("/pymp-12345678/listener-12345678"))
-"""Bytes of a folder's path in which the packages' unix sockets still have room (`sockaddr_un.sun_path` has
-108 with its end): vLLM's are named by a UUID (37), Python's `multiprocessing` puts them one folder deeper
-(32)."""
+"""Bytes of a folder's path in which the packages' unix sockets still have room. `sockaddr_un.sun_path` has
+108 with its end; a socket may be named by a UUID (37); Python's `multiprocessing` puts its sockets one folder
+deeper (32)."""
 
 
 @contextlib.contextmanager
@@ -34,24 +36,20 @@ def scratch(run_dir: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def environment(folder: Path, cache: Path | None) -> dict[str, str]:
+def environment(folder: Path, cache: Path | None, stack: Folders) -> dict[str, str]:
     """Variables that lead the packages into `folder`; and into `cache` with what they compile or look up once
     and should find again in the next job. Without a `cache` they keep that where the caller has it."""
     env = {
         "TMPDIR": folder,
-        "VLLM_RPC_BASE_PATH": folder,
-        "HF_HOME": folder / "huggingface",
-        "HF_DATASETS_CACHE": folder / "huggingface" / "datasets",
-        "MODELSCOPE_CACHE": folder / "modelscope",
-        "MODELSCOPE_CREDENTIALS_PATH": folder / "modelscope" / "credentials",
         "XDG_CONFIG_HOME": folder / "config",
+        **{name: folder / path for name, path in stack.private.items()},
     }
     if cache is not None:
         env |= {
             "XDG_CACHE_HOME": cache,
-            "VLLM_CACHE_ROOT": cache / "vllm",
             "TORCH_EXTENSIONS_DIR": cache / "torch_extensions",
             "TORCHINDUCTOR_CACHE_DIR": cache / "torch_inductor",
             "TRITON_CACHE_DIR": cache / "triton",
+            **{name: cache / path for name, path in stack.cached.items()},
         }
     return {name: str(value) for name, value in env.items()}

@@ -1,4 +1,4 @@
-"""Runs one job to its end: starts both commands, watches their ledgers, stops the job when they say that it
+"""Runs one job to its end: starts its commands, watches their ledgers, stops the job when they say that it
 is stuck."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,18 +18,17 @@ from lockstep.run.port_ownership import Claims
 from lockstep.run.ports import free_ports, release_ports
 from lockstep.run.process_tree import Command as Running
 from lockstep.run.process_tree import ProcessTree, WardenLostError
-from lockstep.stacks.swift.commands import HOST, Command, Ports, rollout_command, trainer_command
-from lockstep.stacks.swift.spec import JobSpec
+from lockstep.stacks.base import HOST, Command, Job
 from lockstep.verdict import Kind, Verdict, judge
 
 POLL_S = 0.5
 LOOK_S = 1.0
 WEIGH_S = 5.0
 LAST_PULSE_S = 2.5
-"""After the trainer's end, until every process that still lives has written its counts once more (see
+"""After the main command's end, until every process that still lives has written its counts once more (see
 docs/ledger.md)."""
 LAST_WORD_S = 6.0
-"""The same where the trainer failed: until their pulses prove that a rank without an end is not there."""
+"""The same where it failed: until their pulses prove that a rank without an end is not there."""
 LOSS_S = 5.0
 """From the loss of a process until the job is ended for it: it may end by itself, and say more."""
 FULL = "the disk is full"
@@ -37,9 +36,6 @@ FULL = "the disk is full"
 LEAST_FREE = 8 << 20
 """Bytes on the disk below which the job is ended: its logs and ledgers would be cut, and say nothing of the
 reason."""
-
-_SERVER_ERROR = "failed: 500"
-"""In what ms-swift 3.10.3's client raises when the rollout could not answer (`VLLMClient.infer`)."""
 
 
 class JobError(RuntimeError):
@@ -53,10 +49,10 @@ class Limits:
     settle_s: float = 5.0
     """Without any movement for this long, ranks that differ are stuck."""
     stall_s: float = 120.0
-    """Without any movement for this long, a job whose counts agree is given up; so is a trainer that does not
-    exit after its end."""
+    """Without any movement for this long, a job whose counts agree is given up; so is a main
+    command that does not exit after its end."""
     start_s: float = 600.0
-    """The rollout must answer its health check within this time."""
+    """Every service must answer its health check within this time."""
     total_s: float = 3600.0
 
 
@@ -69,10 +65,10 @@ class Outcome:
     """What went wrong besides the verdict, with the process and its log; empty if nothing did."""
     seconds: float
     seconds_to_verdict: float
-    """From the last movement in the job to the verdict `stuck` or `stalled`; otherwise from the trainer's
-    end."""
+    """From the last movement in the job to the verdict `stuck` or `stalled`; otherwise from the main
+    command's end."""
     start_seconds: float
-    """From the start to the rollout's first healthy answer; 0 if there was none."""
+    """From the start until every service was ready; 0 if that never was."""
     peak_memory: int
     """Bytes, all processes of the job together (PSS: what they share counts once), looked at every few
     seconds."""
@@ -80,58 +76,47 @@ class Outcome:
 
 
 Progress = Callable[[LedgerTail, float, bool], None]
-"""Called about twice a second with the ledgers so far, the job's age in seconds and whether the rollout is
-healthy."""
+"""Called about twice a second with the ledgers so far, the job's age in seconds and whether every service is
+ready."""
 
 
-def run_job(spec: JobSpec, run_dir: Path, limits: Limits, progress: Progress) -> Outcome:
-    """Runs `spec` in `run_dir`, which must be new, and returns when no process of it is left.
+def run_job(job: Job, run_dir: Path, limits: Limits, progress: Progress) -> Outcome:
+    """Runs `job` in `run_dir`, which must be new, and returns when no process of it is left.
 
     Whatever goes wrong in the job is in the outcome. Raises StartError when a command does not start at all,
     JobError when the job can no longer be watched, OSError when `run_dir` cannot be written.
     """
     for room in ("ledgers", "logs", "evidence"):
         (run_dir / room).mkdir(parents=True)
-    ports = Ports.of(free_ports(Ports.needed(spec.servers), HOST))
+    ports = free_ports(job.ports_needed(), HOST)
     try:
         with scratch.scratch(run_dir) as folder, ProcessTree() as tree:
-            outcome = _Watch(spec, run_dir, folder, limits, ports, tree).run(progress)
+            outcome = _Watch(job, run_dir, folder, limits, ports, tree).run(progress)
     except (LedgerError, WardenLostError) as error:
         raise JobError(str(error)) from error
     finally:
-        release_ports(ports.all())
+        release_ports(ports)
     outcome.leftovers.extend(tree.leftovers())
     return outcome
 
 
-def _http_name(server: int) -> str:
-    return f"rollout's HTTP server{_number(server)}"
-
-
-def _number(server: int) -> str:
-    return f" {server + 1}" if server else ""
-
-
 class _Watch:
     def __init__(
-        self, spec: JobSpec, run_dir: Path, folder: Path, limits: Limits, ports: Ports, tree: ProcessTree
+        self,
+        job: Job,
+        run_dir: Path,
+        folder: Path,
+        limits: Limits,
+        ports: Sequence[int],
+        tree: ProcessTree,
     ) -> None:
-        self._spec, self._dir, self._scratch, self._limits, self._ports, self._tree = (
-            spec,
-            run_dir,
-            folder,
-            limits,
-            ports,
-            tree,
-        )
+        self._job, self._dir, self._scratch, self._limits, self._tree = job, run_dir, folder, limits, tree
+        self._stack = job.stack
         self._tail = LedgerTail(run_dir)
-        servers = [ports.of_server(server) for server in range(spec.servers)]
-        named = {"trainer's rendezvous": ports.rendezvous}
-        for which, server in enumerate(servers):
-            named |= {_http_name(which): server.http, f"weight sync{_number(which)}": server.weight_sync}
-        self._claims = Claims(HOST, named)
-        self._unhealthy = {_http_name(which): server.http for which, server in enumerate(servers)}
-        self._losses = Losses()
+        self._launch = job.launch(ports, run_dir)
+        self._claims = Claims(HOST, self._launch.ports)
+        self._unhealthy = {service.port_name: service.port for service in self._launch.services}
+        self._losses = Losses(self._stack.service, [service.name for service in self._launch.services])
         self._lost: list[Loss] = []
         self._healthy_at: float | None = None
         self._finished_at: float | None = None
@@ -140,25 +125,24 @@ class _Watch:
         self._begun = time.monotonic()
 
     def run(self, progress: Progress) -> Outcome:
-        rollouts = [self._start("rollout", rollout_command(self._spec, self._ports, self._dir))]
-        for server in range(1, self._spec.servers):
-            command = rollout_command(self._spec, self._ports.of_server(server), self._dir, server=server)
-            rollouts.append(self._start(f"rollout-{server}", command))
-        trainer = self._start("trainer", trainer_command(self._spec, self._ports, self._dir))
+        services = [self._start(service.name, service.command) for service in self._launch.services]
+        main = self._start(self._stack.main, self._launch.main)
         looked = 0.0
         while True:
             time.sleep(POLL_S)
             self._tail.refresh()
             progress(self._tail, self._age(), self._healthy_at is not None)
-            if (status := trainer.poll()) is not None:
-                return self._trainer_ended(status)
-            for rollout in rollouts:
-                if (status := rollout.poll()) is not None:
+            if (status := main.poll()) is not None:
+                return self._main_ended(status)
+            for service in services:
+                if (status := service.poll()) is not None:
                     when = (
-                        "before it was ready" if self._healthy_at is None else "while the trainer was running"
+                        "before it was ready"
+                        if self._healthy_at is None
+                        else f"while the {self._stack.main} was running"
                     )
                     return self._failed(
-                        self._ended_text("rollout", f"server ended with status {status} {when}")
+                        self._ended_text(self._stack.service, f"server ended with status {status} {when}")
                     )
             if self._age() - looked < LOOK_S:
                 continue
@@ -177,8 +161,8 @@ class _Watch:
     def _start(self, name: str, command: Command) -> Running:
         log = self._dir / "logs" / f"{name}.log"
         (self._dir / f"{name}.command.json").write_text(json.dumps({"argv": command.argv}, indent=1))
-        private = scratch.environment(self._scratch, self._spec.cache)
-        # In the run's folder: ms-swift 3.10.3 makes `result/` where it is started (`InferArguments`).
+        private = scratch.environment(self._scratch, self._job.cache, self._stack.folders)
+        # In the run's folder: a package may write to the folder where it is started.
         return self._tree.start(name, command.argv, env=command.env | private, cwd=self._dir, log=log)
 
     def _judge(self, now: float | None) -> Verdict:
@@ -214,7 +198,7 @@ class _Watch:
         if self._finished_at is not None:
             return ""
         self._lost = self._losses.look(processes, self._tail.ledgers, time.time())
-        broken_off = any(ledger.ended is not None for ledger in self._trainers())
+        broken_off = any(ledger.ended is not None for ledger in self._mains())
         if not broken_off and any(time.time() - loss.t >= LOSS_S for loss in self._lost):
             return "; ".join(map(self._loss_text, self._lost))
         return ""
@@ -227,11 +211,17 @@ class _Watch:
         if self._healthy_at is None:
             if self._age() < limits.start_s:
                 return ""
-            log = logs / "rollout.log"
-            return f"the rollout server was not ready after {limits.start_s:.0f} s; its log is {log}"
+            log = logs / f"{self._stack.service}.log"
+            return (
+                f"the {self._stack.service} server was not ready after {limits.start_s:.0f} s; "
+                f"its log is {log}"
+            )
         if self._finished_at is not None and self._age() - self._finished_at >= limits.stall_s:
-            log = logs / "trainer.log"
-            return f"the trainer did not exit within {limits.stall_s:.0f} s after training; its log is {log}"
+            log = logs / f"{self._stack.main}.log"
+            return (
+                f"the {self._stack.main} did not exit within {limits.stall_s:.0f} s after training; "
+                f"its log is {log}"
+            )
         if verdict.kind is Kind.INCOMPLETE and (verdict.still_s or 0.0) >= limits.stall_s:
             return f"nothing has moved for {limits.stall_s:.0f} s; the job's logs are in {logs}"
         if self._age() >= limits.total_s:
@@ -242,23 +232,24 @@ class _Watch:
         free = shutil.disk_usage(self._dir).free
         return "" if free >= LEAST_FREE else f"{self._dir}: {FULL}: {free >> 20} MiB are free"
 
-    def _trainer_ended(self, status: int) -> Outcome:
+    def _main_ended(self, status: int) -> Outcome:
         ended = time.monotonic()
         time.sleep(LAST_PULSE_S if status == 0 else LAST_WORD_S)
         if status == 0:
             self._tail.refresh()
             return self._outcome(self._judge(None), time.monotonic() - ended)
-        trainer = self._ended_text("trainer", f"ended with status {status}")
+        main = self._ended_text(self._stack.main, f"ended with status {status}")
         # An engine may end because the weight sync's other end is gone: no reason, and not worth a word. One
         # that was gone first is the reason, though the trainer may have ended before anybody looked.
         self._tail.refresh()
-        silent = min((x.ended or x.last_t for x in self._trainers()), default=0.0)
+        silent = min((x.ended or x.last_t for x in self._mains()), default=0.0)
         first = self._judge(None).lost
         lost = self._losses.look(self._tree.pids(), self._tail.ledgers, time.time())
         self._lost = [loss for loss in lost if loss.t < silent or (first and loss.label == first)]
-        texts = [self._full_disk(), *map(self._loss_text, self._lost), trainer]
-        if _SERVER_ERROR in trainer and not self._lost:
-            texts.append(f"in the rollout: {evidence.last_error(self._dir / 'logs', 'rollout')}")
+        texts = [self._full_disk(), *map(self._loss_text, self._lost), main]
+        service, error = self._stack.service, self._stack.service_error
+        if error and error in main and not self._lost:
+            texts.append(f"in the {service}: {evidence.last_error(self._dir / 'logs', service)}")
         return self._failed("; ".join(filter(None, texts)))
 
     def _failed(self, failure: str) -> Outcome:
@@ -271,20 +262,19 @@ class _Watch:
     def _loss_text(self, loss: Loss) -> str:
         logs = self._dir / "logs"
         if not loss.label:
-            return f"a worker of the rollout (pid {loss.pid}) ended: {evidence.last_error(logs, 'rollout')}"
+            error = evidence.last_error(logs, self._stack.service)
+            return f"a worker of the {self._stack.service} (pid {loss.pid}) ended: {error}"
         log = evidence.own_log(logs, loss.label)
         if not loss.by_itself:
             return f"the {loss.label} (pid {loss.pid}) died; its log is {log}"
         return f"the {loss.label} (pid {loss.pid}) ended: {evidence.error_in(log) or f'its log is {log}'}"
 
-    def _trainers(self) -> list[Ledger]:
-        return [x for x in self._tail.ledgers if x.process and x.process.side == "trainer"]
+    def _mains(self) -> list[Ledger]:
+        return [x for x in self._tail.ledgers if x.process and x.process.side == self._stack.main]
 
     def _collect(self) -> None:
         evidence.collect(self._tree, self._dir)
-        if self._spec.device == "cuda":
-            ports = {"rollout": self._ports.ras_rollout, "trainer": self._ports.ras_trainer}
-            ras.save(ports, HOST, self._dir / "evidence")
+        ras.save(self._launch.ras, HOST, self._dir / "evidence")
 
     def _outcome(self, verdict: Verdict, to_verdict: float, failure: str = "") -> Outcome:
         return Outcome(verdict, failure, self._age(), to_verdict, self._healthy_at or 0.0, self._peak)

@@ -14,10 +14,9 @@ from rich.markup import escape
 from lockstep.experiments.bisect import checkout, environment, log, releases, table
 from lockstep.experiments.bisect.probe import Question, distribution, probe
 from lockstep.experiments.bisect.search import Mark, conclude, next_release
-from lockstep.experiments.stress.session import SetupError, choose_arms
+from lockstep.experiments.stress.session import SetupError, choose_arms, find_stack
 from lockstep.run.process_tree import terminate_as_exit
-from lockstep.stacks.swift import pins as stack
-from lockstep.stacks.swift.spec import cpu_job
+from lockstep.stacks.base import Stack
 
 CODES = {"good": 0, "bad": 1, "refuses": 125, "untestable": 125}
 """What `git bisect run` expects: 125 means that this commit cannot be tested."""
@@ -41,9 +40,16 @@ class Range:
 
 def check(question: Question) -> None:
     """Raises BisectError unless it can be asked."""
-    if question.device not in stack.VLLM:
-        raise BisectError(f"no such device: {question.device!r}; there are: {', '.join(stack.VLLM)}")
-    known = [*stack.PINNED, "vllm"]
+    try:
+        stack: Stack = find_stack(question.stack)
+    except SetupError as error:
+        raise BisectError(str(error)) from error
+    if stack.bisection is None:
+        raise BisectError(f"the stack {question.stack!r} cannot be bisected")
+    if question.device not in stack.pins.by_device:
+        known_devices = ", ".join(stack.pins.by_device)
+        raise BisectError(f"no such device: {question.device!r}; there are: {known_devices}")
+    known = stack.pins.names()
     if question.package not in known:
         raise BisectError(f"{question.package!r} is no pinned package; there are: {', '.join(known)}")
     lock = environment.pins(question.device)
@@ -57,20 +63,19 @@ def check(question: Question) -> None:
     if question.package in question.wanted:
         raise BisectError(f"--with {question.package}: expected a further package, not the one that is tried")
     # Only the arms' names are asked for here: the job itself is made in the release's environment.
-    any_job = cpu_job("", model=Path(), datasets=Path()).with_(device=question.device)
     try:
-        choose_arms(any_job, [question.arm])
+        choose_arms(stack.example(question.device), [question.arm])
     except SetupError as error:
         raise BisectError(str(error)) from error
 
 
 def wanted(words: Sequence[str]) -> dict[str, str]:
-    """`["ms-swift==4.2.0"]` as a table. Raises BisectError."""
+    """`["torch==2.8.0"]` as a table. Raises BisectError."""
     found: dict[str, str] = {}
     for word in words:
         name, _, release = word.partition("==")
         if not (name and release):
-            raise BisectError(f"--with {word}: expected NAME==RELEASE, such as ms-swift==4.2.0")
+            raise BisectError(f"--with {word}: expected NAME==RELEASE, such as torch==2.8.0")
         if canonicalize_name(name) in found:
             raise BisectError(
                 f"--with {word}: {name} has been asked for already, as {found[canonicalize_name(name)]}"
@@ -142,9 +147,10 @@ def probe_release(
         raise BisectError("give a release or --source, one of them")
     if source is not None and not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
         raise BisectError(f"{source}: expected a checkout with pyproject.toml or setup.py")
-    if source is not None and question.package == "vllm" and question.device == "cpu":
+    if source is not None and question.package in question.bisection.gpu_only and question.device == "cpu":
         raise BisectError(
-            "--source: a checkout of vLLM is built for GPUs (--device cuda); without, give a release"
+            f"--source: a checkout of {question.package} is built for GPUs (--device cuda); "
+            "without, give a release"
         )
     try:
         if release is not None:
@@ -193,7 +199,7 @@ def _choose(question: Question, among: Range) -> tuple[list[Version], dict[int, 
         first, last = ends
     elif ends:
         first, last = (first, ends[0]) if first and first < ends[0] else (ends[0], last)
-    known = releases.list_releases(distribution(question.package, question.device), pre=among.pre)
+    known = releases.list_releases(distribution(question), pre=among.pre)
     chosen = releases.choose(
         known, first=first, last=last, pre=among.pre, skip=[releases.parse(text) for text in among.skip]
     )

@@ -1,7 +1,4 @@
-"""Packages that a release asks for when it starts, not in its metadata: no resolver can know of them.
-
-ms-swift 4.0 to 4.2 are such releases: their metadata allow trl 0.24, their modules want 0.26.
-"""
+"""Packages that a release asks for when it starts, not in its metadata: no resolver can know of them."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from packaging.version import Version
 _WANTED = re.compile(
     r"([\w.-]+ *[<>=!~][^\n:]*) is required for a normal functioning of this module, but found ([\w.-]+)=="
 )
-"""transformers 4.57.1, `transformers/utils/versions.py:_compare_versions`; trl and ms-swift call it too."""
+"""transformers 4.57.1, `transformers/utils/versions.py:_compare_versions`; other packages call it too."""
 
 
 def asked_for(texts: Iterable[str]) -> Requirement | None:

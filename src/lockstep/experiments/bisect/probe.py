@@ -15,17 +15,12 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from lockstep import stacks
 from lockstep.experiments.bisect import companions, environment, releases
 from lockstep.experiments.bisect.log import Try
 from lockstep.run.run_lock import HomeInUse, home
-from lockstep.stacks.swift import pins as stack
+from lockstep.stacks.base import Bisection
 from lockstep.verdict import Kind
-
-GROUP = "rollout.dp"
-"""The group of the hang that is looked for, or with `.cpu` where vLLM syncs its ranks on the CPU."""
-REFUSALS = (r"(?:ValueError: |Value error, )(Offline data parallel mode is not supported[^\n\[]*)",)
-"""What a release says when it refuses the job by a check of its own (vLLM from 0.14.0 on,
-`vllm/config/parallel.py`)."""
 
 MOVES = 3
 """How many packages are moved for a release that asks for them when it starts."""
@@ -41,11 +36,21 @@ class Question:
     steps: int = 3
     wanted: Mapping[str, str] = field(default_factory=dict)
     """Releases of other packages, asked for as well."""
+    stack: str = stacks.DEFAULT
+
+    @property
+    def bisection(self) -> Bisection:
+        """What is known of the stack; a stack without it is refused before anything is asked."""
+        known = stacks.get(self.stack).bisection
+        if known is None:
+            raise environment.ToolError(f"the stack {self.stack!r} cannot be bisected")
+        return known
 
 
-def distribution(package: str, device: str) -> str:
-    """The name on the index: vLLM's CPU build is another distribution."""
-    return stack.VLLM[device][0] if package == "vllm" else package
+def distribution(question: Question, package: str | None = None) -> str:
+    """The name on the index, of the package in question if no other is given: a build for another device may
+    be another distribution."""
+    return stacks.get(question.stack).pins.distribution(package or question.package, question.device)
 
 
 def probe(question: Question, release: str, out: Path, source: Path | None = None) -> Try:
@@ -54,8 +59,8 @@ def probe(question: Question, release: str, out: Path, source: Path | None = Non
     Where the release asks for another one of a further package when it starts, it is tried again with that
     one. Raises ToolError when nothing can be tried here.
     """
-    name = distribution(question.package, question.device)
-    want = {distribution(k, question.device): v for k, v in question.wanted.items()}
+    name = distribution(question)
+    want = {distribution(question, k): v for k, v in question.wanted.items()}
     if source is None:
         want[name] = release
     try:
@@ -112,12 +117,12 @@ def _try_with(
     question: Question, want: Mapping[str, str], out: Path, source: tuple[str, Path] | None
 ) -> _Tried:
     try:
-        built = environment.build(question.device, want, out / "envs", source)
+        built = environment.build(question.device, want, question.bisection.names_torch, out / "envs", source)
     except environment.BuildError as error:
         answer = {"failure": f"cannot be installed: {error}"}
-        return _Tried(answer, *judge(answer))
+        return _Tried(answer, *judge(question.bisection, answer))
     answer = _run(question, built, out / "runs")
-    return _Tried(answer, *judge(answer), built.lock, built.moved)
+    return _Tried(answer, *judge(question.bisection, answer), built.lock, built.moved)
 
 
 def _companion(tried: _Tried, want: Mapping[str, str]) -> dict[str, str]:
@@ -135,15 +140,15 @@ def _companion(tried: _Tried, want: Mapping[str, str]) -> dict[str, str]:
     return {name: str(found)} if found else {}
 
 
-def judge(answer: Mapping[str, Any]) -> tuple[str, str]:
+def judge(known: Bisection, answer: Mapping[str, Any]) -> tuple[str, str]:
     """The outcome and its reason, from what `inside` has answered. Only a hang of the group is bad, and only
     a whole run in step is good."""
     failure, folder = answer.get("failure", ""), Path(answer.get("folder", ""))
     verdict, group = answer.get("verdict"), answer.get("group", "")
-    if verdict == Kind.STUCK.value and group in (GROUP, f"{GROUP}.cpu"):
+    if verdict == Kind.STUCK.value and group in (known.group, f"{known.group}.cpu"):
         return "bad", answer["sentence"]
     if failure:
-        if refusal := _refusal(folder):
+        if refusal := _refusal(known, folder):
             return "refuses", refusal
         return "untestable", _plain(failure, folder)
     if verdict != Kind.IN_STEP.value:
@@ -154,7 +159,7 @@ def judge(answer: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _run(question: Question, built: environment.Environment, out: Path) -> dict[str, Any]:
-    pinned = {**stack.PINNED, stack.VLLM[question.device][0]: ""}
+    pinned = stacks.get(question.stack).pins.wanted(question.device)
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     answer = out / "answer.json"
@@ -164,6 +169,7 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
         "device": question.device,
         "arm": question.arm,
         "steps": question.steps,
+        "stack": question.stack,
         "out": str(out),
         "instead": {name: built.lock[name].partition("+")[0] for name in pinned if name in built.lock},
     }
@@ -191,9 +197,9 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
     return {"failure": f"the run ended with {run.returncode}: {last[:300]}"}
 
 
-def _refusal(folder: Path) -> str:
+def _refusal(known: Bisection, folder: Path) -> str:
     for text in _logs(folder):
-        for refusal in REFUSALS:
+        for refusal in known.refusals:
             if found := re.search(refusal, text):
                 return found[1].strip()
     return ""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from lockstep import stacks
 from lockstep.experiments.bisect.log import Try
 from lockstep.experiments.bisect.search import Found, Mark, conclude
-from lockstep.stacks.swift.pins import PINNED
 
 OUTCOMES = {"good": "survives", "bad": "**hangs**", "refuses": "refuses to start", "untestable": "untestable"}
 MARKS = {"good": Mark.GOOD, "bad": Mark.BAD, "refuses": Mark.UNTESTABLE, "untestable": Mark.UNTESTABLE}
@@ -108,7 +108,7 @@ def _is_itself(name: str, one: Try) -> bool:
 def moves(one: Try) -> str:
     """What differs from the pinned stack, besides what was asked for: the pinned packages by name, the others
     as a number, since a release brings dozens of its own."""
-    named = {*PINNED, "torchvision", "triton"}
+    named = {*stacks.get().pins.releases, "torchvision", "triton"}
     others = {name: change for name, change in one.moved.items() if not _is_itself(name, one)}
     told = [f"{name} {now or 'gone'}" for name, (_, now) in others.items() if name in named]
     if rest := len(others) - len(told):

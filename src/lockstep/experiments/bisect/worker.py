@@ -1,7 +1,7 @@
 """Runs one arm in the environment that is tried, and says what became of it:
 
     python -m lockstep.experiments.bisect.worker '{"parent": 17, "device": "cpu", "arm": ..., "out": ...,
-                                                   "steps": 3, "instead": {...}}'
+                                                   "steps": 3, "stack": "swift", "instead": {...}}'
 
 `parent` is the process that asks; when it is gone, this one ends too. `instead` has the releases that are
 there on purpose. The answer is `out/answer.json`.
@@ -17,14 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lockstep.experiments.remedies import runs as remedy_runs
-from lockstep.experiments.stress.scenarios import Arm, Result, run_arms
+from lockstep.experiments.stress.scenarios import Result, run_arms
 from lockstep.experiments.stress.session import MachineError, SetupError, prepare
 from lockstep.experiments.stress.session import choose_arms as choose
 from lockstep.record import LedgerTail
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.supervise import FULL, Limits
+from lockstep.stacks.base import Arm
 from lockstep.verdict import Kind
 
 PR_SET_PDEATHSIG = 1
@@ -36,9 +36,9 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     it is this machine's failure, not the release's."""
     out = Path(asked["out"])
     try:
-        job = prepare(asked["device"], steps=asked["steps"], out=out, instead=asked["instead"])
-        sizes = {"max_steps": asked["steps"], "eval_steps": asked["steps"], "save_steps": asked["steps"]}
-        arms = choose(job.with_(trainer={**job.trainer, **sizes}), [asked["arm"]])
+        steps = asked["steps"]
+        job = prepare(asked["device"], steps=steps, out=out, instead=asked["instead"], stack=asked["stack"])
+        arms = choose(job.sized(steps, steps, steps), [asked["arm"]])
         with home(out), terminate_as_exit():
             (result,) = run_arms(arms, out, LIMITS, _silent, lambda _: None)
     except (MachineError, HomeInUse, OSError) as error:
@@ -60,11 +60,13 @@ def _answer(result: Result, steps: int) -> dict[str, Any]:
         return {"failure": result.wrong}
     outcome, verdict = result.outcome, result.outcome.verdict
     logs = [log.read_text(errors="replace") for log in sorted((result.folder / "logs").glob("*.log"))]
-    late = result.arm.spec.fault is None or any(remedy_runs.HAPPENED in text for text in logs)
+    spec = result.arm.spec
+    happened = spec.stack.trial.happened if spec.stack.trial else ""
+    late = spec.fault is None or any(happened in text for text in logs)
     failure = outcome.failure
-    passed = verdict.passed.get("trainer rank", {}).get("step", 0)
+    passed = verdict.passed.get(f"{spec.stack.main} rank", {}).get("step", 0)
     if not failure and verdict.kind is Kind.IN_STEP and passed < steps:
-        failure = f"the trainer ended after {passed} of {steps} steps"
+        failure = f"the {spec.stack.main} ended after {passed} of {steps} steps"
     return {
         "failure": failure,
         "here": FULL in failure,

@@ -10,16 +10,19 @@ from rich.markup import escape
 
 from lockstep.experiments.faults.matrix import judge_again, run_matrix
 from lockstep.experiments.faults.page import write_page
-from lockstep.experiments.stress.session import SetupError, prepare
+from lockstep.experiments.stress.session import SetupError, find_stack, prepare
 from lockstep.record import LedgerError
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.summary_file import Row, RowsError
-from lockstep.stacks.swift.faults import FAULTS, Fault
+from lockstep.stacks import DEFAULT
+from lockstep.stacks.base import Fault
 
 
-def run(device: str, *, out: Path, only: Sequence[str], again: bool, page: Path | None) -> list[Row]:
+def run(
+    device: str, *, out: Path, only: Sequence[str], again: bool, page: Path | None, stack: str = DEFAULT
+) -> list[Row]:
     """Runs the faults named in `only` (all if none); returns all rows known in `out`, earlier runs' too.
 
     With `again` nothing is run: the ledgers of earlier runs are judged again. Raises SetupError when it
@@ -27,10 +30,11 @@ def run(device: str, *, out: Path, only: Sequence[str], again: bool, page: Path 
     """
     console = Console()
     out = out.resolve()
-    if unknown := set(only) - {fault.name for fault in FAULTS}:
-        known = ", ".join(fault.name for fault in FAULTS)
+    faults = find_stack(stack).faults
+    if unknown := set(only) - {fault.name for fault in faults}:
+        known = ", ".join(fault.name for fault in faults)
         raise SetupError(f"no fault is named {', '.join(sorted(unknown))}; there are: {known}")
-    chosen = [fault for fault in FAULTS if not only or fault.name in only]
+    chosen = [fault for fault in faults if not only or fault.name in only]
     lines: list[ProgressLine] = []
 
     def progress(fault: Fault) -> ProgressLine:
@@ -55,11 +59,11 @@ def run(device: str, *, out: Path, only: Sequence[str], again: bool, page: Path 
             for name in sorted({fault.name for fault in chosen} - said):
                 console.print(f"{name}: not judged again, there are no ledgers of it", highlight=False)
         else:
-            job = prepare(device, steps=1, out=out)
+            job = prepare(device, steps=1, out=out, stack=stack)
             with home(out), terminate_as_exit():
                 rows = run_matrix(job, out, chosen, progress, done)
         if page is not None:
-            write_page(rows, page)
+            write_page(faults, rows, page)
     except (StartError, HomeInUse, LedgerError, RowsError, OSError) as error:
         raise SetupError(str(error)) from error
     return rows

@@ -5,17 +5,17 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from lockstep.experiments.stress.scenarios import check_again
 from lockstep.record import LedgerError, read_directory
 from lockstep.run.summary_file import Row, read_rows, write_rows
 from lockstep.run.supervise import JobError, Limits, Progress, run_job
-from lockstep.stacks.swift.faults import FAULTS, Expected, Fault
-from lockstep.stacks.swift.spec import JobSpec
+from lockstep.stacks.base import Expected, Fault, Job
 from lockstep.verdict import Kind, Verdict, judge
 
-SIZES = {"max_steps": 3, "eval_steps": 2, "save_steps": 3}
+SIZES = {"steps": 3, "eval_steps": 2, "save_steps": 3}
 """Three steps, an evaluation after the second and at the end, a checkpoint at the end."""
 
 FIELDS = ("fault", "verdict", "wrong")
@@ -23,7 +23,7 @@ FIELDS = ("fault", "verdict", "wrong")
 
 
 def run_matrix(
-    job: JobSpec,
+    job: Job,
     folder: Path,
     faults: Sequence[Fault],
     progress: Callable[[Fault], Progress],
@@ -33,7 +33,7 @@ def run_matrix(
     `folder/summary.json`, and the ledgers of every row in `folder/ledgers`. Raises RowsError for a summary
     that cannot be read, before anything is run.
     """
-    job = job.with_(trainer={**job.trainer, **SIZES})
+    job = job.sized(**SIZES)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     rows = _rows(folder)
     for fault in faults:
@@ -43,7 +43,7 @@ def run_matrix(
         except JobError as error:
             rows[fault.name] = {"fault": fault.name, "verdict": "-", "wrong": str(error)}
         rows[fault.name]["ledgers"] = str(_keep(home / "ledgers", folder / "ledgers" / home.name))
-        _save(rows, folder)
+        _save(rows, folder, job.stack.faults)
         done(fault, rows[fault.name])
     return list(rows.values())
 
@@ -61,7 +61,7 @@ def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Ro
         if row is not None and "seconds" in row and Path(row["ledgers"]).is_dir():
             row |= _judged(fault, judge(read_directory(row["ledgers"])), row["leftovers"])
             done(fault, row)
-    _save(rows, folder)
+    write_rows(rows.values(), folder / "summary.json")
     return list(rows.values())
 
 
@@ -75,21 +75,14 @@ def _rows(folder: Path) -> dict[str, Row]:
     return read_rows(folder / "summary.json", FIELDS)
 
 
-def _save(rows: dict[str, Row], folder: Path) -> None:
-    write_rows((rows[known.name] for known in FAULTS if known.name in rows), folder / "summary.json")
+def _save(rows: dict[str, Row], folder: Path, faults: Sequence[Fault]) -> None:
+    write_rows((rows[known.name] for known in faults if known.name in rows), folder / "summary.json")
 
 
-def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> Row:
+def _run(fault: Fault, job: Job, home: Path, progress: Progress) -> Row:
     spec = fault.spec(job, home.with_name(home.name + "-made"))
-    watch = fault.outside(home) if fault.outside else None
-    if watch is not None:
-        watch.start()
-    try:
+    with fault.outside(home) if fault.outside else nullcontext() as watch:
         outcome = run_job(spec, home, Limits(), progress)
-    finally:
-        if watch is not None:
-            watch.over.set()
-            watch.join(timeout=5)
     row = _judged(fault, outcome.verdict, outcome.leftovers)
     if not row["wrong"]:
         row["wrong"] = check_again(outcome, home)

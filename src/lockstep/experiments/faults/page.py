@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.run.summary_file import Row
-from lockstep.stacks.swift.faults import FAULTS, Expected
+from lockstep.stacks.base import Expected, Fault
 
 _HEAD = """# Faults
 
 Made by `lockstep faults` from runs of the whole job on a CPU (`nox -s faults`): two trainer ranks on gloo,
-a rollout of data parallel size 2, three steps. Each fault is made from outside, at a chosen rank and moment
-(`src/lockstep/stacks/swift/inside/faults/`), and is the twin of something that happens in real jobs.
+a rollout of data parallel size 2, three steps. Each fault is made on purpose at a chosen rank and moment: most inside the process that they
+concern, some by a signal from outside. Each is the twin of something that happens in real jobs.
 
 *Right?* says whether verdict, side, group, last boundary that agreed, rank or process, and cause were all
 the expected ones. Of two ranks that issued different collectives neither is the majority: there the verdict
@@ -25,11 +25,11 @@ where it hung, else from its end.
 """
 
 
-def write_page(rows: Sequence[Row], path: Path) -> None:
+def write_page(faults: Sequence[Fault], rows: Sequence[Row], path: Path) -> None:
     """Writes the page; faults without a row are listed as not run."""
     by_name = {row["fault"]: row for row in rows}
     table, notes = [], []
-    for fault in FAULTS:
+    for fault in faults:
         row = by_name.get(fault.name)
         if row is None or "sentence" not in row:
             why = f"not run: {row['wrong']}" if row else "not run"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.remedies.tried import AS_SHIPPED, TRIED
+from lockstep.remedies.model import Tried
+from lockstep.remedies.tried import AS_SHIPPED
 
 _HEAD = """# Remedies
 
@@ -27,11 +29,14 @@ was not measured here.
 _OUTCOMES = {"through": "comes through", "hangs": "**hangs**", "fails": "**fails**"}
 
 
-def write_page(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def write_page(remedies: Sequence[Tried], rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Writes the page; remedies without a row are listed as not run."""
     by_name = {row["remedy"]: row for row in rows}
     table, notes = [], []
-    for name, how, gives_up in [("control", "no fault", ""), *((t.name, t.how, t.gives_up) for t in TRIED)]:
+    for name, how, gives_up in [
+        ("control", "no fault", ""),
+        *((t.name, t.how, t.gives_up) for t in remedies),
+    ]:
         row = by_name.get(name)
         if row is None or "verdict" not in row:
             table.append(f"| {name} | {_code(how)} | not run | | | | {gives_up} |")
@@ -40,7 +45,7 @@ def write_page(rows: Sequence[dict[str, Any]], path: Path) -> None:
             outcome = _OUTCOMES.get(row["outcome"], row["outcome"])
             cells = (name, _code(how), outcome, row["verdict"], _where(row), speed, gives_up)
             table.append(f"| {' | '.join(cells)} |")
-        notes += _notes(name, row)
+        notes += _notes(remedies, name, row)
     text = _HEAD + "\n".join(table) + "\n"
     if notes:
         text += "\n## Notes\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
@@ -48,7 +53,8 @@ def write_page(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _code(how: str) -> str:
-    return f"`{how}`" if how.startswith(("-", "VLLM", "swift")) else how
+    """Return what can be typed as code: an option, a variable, or a command with its options."""
+    return f"`{how}`" if re.match(r"-|[A-Z_]+=|\w+ \w+ \.\.\. ", how) else how
 
 
 def _where(row: dict[str, Any]) -> str:
@@ -58,8 +64,8 @@ def _where(row: dict[str, Any]) -> str:
     return f"{row['group']}: {waiting} for {absent}"
 
 
-def _notes(name: str, row: dict[str, Any] | None) -> list[str]:
-    notes = [f"{name}: {tried.note}." for tried in TRIED if tried.name == name and tried.note]
+def _notes(remedies: Sequence[Tried], name: str, row: dict[str, Any] | None) -> list[str]:
+    notes = [f"{name}: {tried.note}." for tried in remedies if tried.name == name and tried.note]
     if row is None:
         return notes
     if not row["as_expected"]:

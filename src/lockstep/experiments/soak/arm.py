@@ -17,10 +17,10 @@ from lockstep.experiments.soak.client import Asking
 from lockstep.experiments.soak.pauses import Pauses
 from lockstep.experiments.soak.record import Record, Tally
 from lockstep.experiments.soak.rollout import Rollout, RolloutError
-from lockstep.experiments.soak.rounds import Prompt, Round, plan, warm_up
+from lockstep.experiments.soak.rounds import Round, plan, warm_up
 from lockstep.run.process_tree import ProcessTree
 from lockstep.run.supervise import Limits
-from lockstep.stacks.swift.spec import JobSpec
+from lockstep.stacks.base import Job, Prompt, Soak
 
 LOAD = Path(__file__).with_name("load.py")
 LOOK_AFTER_S = 2.0
@@ -61,7 +61,8 @@ class Arm:
 
     def __init__(
         self,
-        spec: JobSpec,
+        soak: Soak,
+        spec: Job,
         record: Record,
         prompts: Sequence[Prompt],
         folder: Path,
@@ -69,7 +70,7 @@ class Arm:
         tell: Tell,
     ) -> None:
         """`folder` gets a folder for each start of the engines; those without a hang are removed."""
-        self._spec, self._record, self._prompts = spec, record, prompts
+        self._soak, self._spec, self._record, self._prompts = soak, spec, record, prompts
         self._folder, self._limits, self._tell = folder, limits, tell
 
     def run(self, over: Callable[[Tally], bool]) -> None:
@@ -134,7 +135,7 @@ class Arm:
 
     def _play(self, rollout: Rollout, asked: Round) -> Played:
         begun = time.monotonic()
-        asking = Asking(rollout.port, asked)
+        asking = Asking(self._soak, rollout.port, asked)
         with Pauses(rollout.workers, asked.pauses[: len(rollout.workers)]) as pauses:
             asking.start()
             kind, text, group, cause = self._await(rollout, asking, begun)

@@ -13,26 +13,24 @@ from rich.console import Console
 from rich.markup import escape
 
 from lockstep.experiments.soak.arm import Arm, SoakError
-from lockstep.experiments.soak.client import read_prompts
 from lockstep.experiments.soak.page import print_table, rate_text, write_page
 from lockstep.experiments.soak.record import Record, RecordError, Tally, read, seed_of
 from lockstep.experiments.soak.rounds import Settings
 from lockstep.experiments.stress.session import (
     CHOICE_LEFT,
-    DATASETS,
     INTERRUPTED,
     LOG_WIDTH,
     SetupError,
+    find_stack,
     prepare,
 )
 from lockstep.remedies.model import Tried
-from lockstep.remedies.tried import AS_SHIPPED, TRIED
+from lockstep.remedies.tried import AS_SHIPPED
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.supervise import Limits
-from lockstep.stacks.swift.gpu import GpuOptions
-from lockstep.stacks.swift.remedied import cured
-from lockstep.stacks.swift.spec import JobSpec
+from lockstep.stacks import DEFAULT
+from lockstep.stacks.base import Choice, Job, Soak, Stack, Trial
 
 OUT = Path(".lockstep", "soak")
 REMEDIES = (AS_SHIPPED, "independent ranks", "open wave")
@@ -59,13 +57,20 @@ class Options:
 
 
 def run(
-    device: str, *, out: Path, options: Options, page: Path | None, gpu: GpuOptions = CHOICE_LEFT
+    device: str,
+    *,
+    out: Path,
+    options: Options,
+    page: Path | None,
+    gpu: Choice = CHOICE_LEFT,
+    stack: str = DEFAULT,
 ) -> list[Tally]:
     """Soaks under each of the remedies in turn, and returns what their records say then.
 
     Raises SetupError when it cannot be done here, SystemExit when it is interrupted.
     """
-    remedies = [_remedy(name) for name in options.remedies]
+    soak, trial = _kit(stack)
+    remedies = [_remedy(trial, name) for name in options.remedies]
     for remedy in remedies:
         if remedies.count(remedy) > 1:
             raise SetupError(f"--remedy {remedy.name!r}: given {remedies.count(remedy)} times, expected once")
@@ -74,20 +79,20 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
-    job = prepare(device, steps=1, out=out, options=gpu)
+    job = prepare(device, steps=1, out=out, options=gpu, stack=stack)
     try:
-        prompts = read_prompts(DATASETS.resolve() / "train.jsonl")
+        prompts = soak.prompts()
         with home(out), terminate_as_exit():
-            records = [_record(job, remedy, out, options) for remedy in remedies]
+            records = [_record(soak, trial.apply(job, remedy), remedy, out, options) for remedy in remedies]
             for record, remedy in zip(records, remedies, strict=True):
                 teller = Teller(console)
                 teller.begin(record)
                 folder = out / record.path.stem
-                arm = Arm(cured(job, remedy), record, prompts, folder, Limits(), teller)
+                arm = Arm(soak, trial.apply(job, remedy), record, prompts, folder, Limits(), teller)
                 arm.run(_after(options.minutes / len(remedies)))
                 teller.end(record)
             if page is not None:
-                write_page(read_all(out), page)
+                write_page(soak.about, read_all(out), page)
     except (StartError, HomeInUse, RecordError, SoakError, OSError) as error:
         raise SetupError(str(error)) from error
     except KeyboardInterrupt as stop:
@@ -97,9 +102,9 @@ def run(
     return tallies
 
 
-def is_wrong(tally: Tally) -> bool:
+def is_wrong(tally: Tally, stack: str = DEFAULT) -> bool:
     """Whether what helps did not, or something else failed. As shipped a soak may hang or not."""
-    return bool(tally.failures or (tally.hangs and _remedy(tally.settings.remedy).helps))
+    return bool(tally.failures or (tally.hangs and _remedy(_kit(stack)[1], tally.settings.remedy).helps))
 
 
 def read_all(out: Path) -> dict[str, Tally]:
@@ -139,14 +144,24 @@ def _after(minutes: float) -> Callable[[Tally], bool]:
     return lambda tally: time.monotonic() >= until
 
 
-def _remedy(name: str) -> Tried:
+def _kit(name: str) -> tuple[Soak, Trial]:
+    """Raises SetupError for a stack without a service that could be asked alone."""
+    stack: Stack = find_stack(name)
+    if stack.soak is None or stack.trial is None:
+        raise SetupError(f"the stack {name!r} has no service to soak")
+    return stack.soak, stack.trial
+
+
+def _remedy(trial: Trial, name: str) -> Tried:
     wanted = " ".join(name.replace("-", " ").replace("_", " ").split())
-    for tried in TRIED:
+    for tried in trial.remedies:
         if tried.name == wanted:
             if tried.change.servers or tried.change.trainer:
                 raise SetupError(f"{name!r} changes the trainer's side, which a soak does not have")
             return tried
-    raise SetupError(f"no remedy is named {name!r}; there are: {', '.join(tried.name for tried in TRIED)}")
+    raise SetupError(
+        f"no remedy is named {name!r}; there are: {', '.join(tried.name for tried in trial.remedies)}"
+    )
 
 
 def check(options: Options) -> None:
@@ -168,14 +183,14 @@ def check(options: Options) -> None:
         raise SetupError(f"--name {options.name!r}: expected a file's name, without / and \\ and ..")
 
 
-def _record(job: JobSpec, remedy: Tried, out: Path, options: Options) -> Record:
+def _record(soak: Soak, job: Job, remedy: Tried, out: Path, options: Options) -> Record:
     path = out / f"{_name(remedy.name, job.device, options)}.jsonl"
     seed = options.seed if options.seed is not None else seed_of(path)
     settings = Settings(
         remedy=remedy.name,
         seed=random.SystemRandom().randrange(10**6) if seed is None else seed,
         device=job.device,
-        workers=_workers(cured(job, remedy)),
+        workers=soak.workers(job),
         requests=options.requests,
         max_tokens=options.max_tokens,
         pictures=options.pictures,
@@ -185,10 +200,6 @@ def _record(job: JobSpec, remedy: Tried, out: Path, options: Options) -> Record:
         only=options.only,
     )
     return Record(path, settings)
-
-
-def _workers(job: JobSpec) -> int:
-    return 1 if job.rollout.get("vllm_use_async_engine") else job.layout.data_parallel
 
 
 def _name(remedy: str, device: str, options: Options) -> str:

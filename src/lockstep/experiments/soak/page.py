@@ -16,7 +16,7 @@ from lockstep.experiments.soak.statistics import interval
 _HEAD = """# Soak
 
 Made by `lockstep soak` (`nox -s soak -- --stress-minutes N`) from its records. A soak is the job's rollout
-without its trainer: the real `swift rollout` server of data parallel size 2, asked by HTTP as the trainer
+without its trainer: {about}, asked by HTTP as the trainer
 asks it, one round after another. What is done to it comes from outside, nothing is patched for it: its
 workers (the processes that add requests to the engines) are stopped and continued at random moments of a
 round by SIGSTOP and SIGCONT, and other processes keep the cores busy (*load*: how many). A *hang* is a round
@@ -29,13 +29,15 @@ plays round N again and again, with the other settings as below.
 """
 
 
-def write_page(tallies: Mapping[str, Tally], path: Path) -> None:
+def write_page(about: str, tallies: Mapping[str, Tally], path: Path) -> None:
     """Writes the page; `tallies` by the names of their records."""
     rows = "\n".join(f"| {' | '.join(_row(tally))} |" for tally in tallies.values())
     head = " | ".join(_COLUMNS)
     rule = " | ".join(["---", "---", *["---:"] * (len(_COLUMNS) - 2)])
     notes = "\n".join(_note(name, tally) for name, tally in tallies.items())
-    path.write_text(f"{_HEAD}\n| {head} |\n| {rule} |\n{rows}\n\n{_FOOT}\n## Conditions\n\n{notes}")
+    path.write_text(
+        f"{_HEAD.format(about=about)}\n| {head} |\n| {rule} |\n{rows}\n\n{_FOOT}\n## Conditions\n\n{notes}"
+    )
 
 
 def print_table(console: Console, tallies: Sequence[Tally]) -> None:

@@ -15,8 +15,7 @@ from lockstep.run.port_ownership import Claims
 from lockstep.run.ports import free_ports, release_ports
 from lockstep.run.process_tree import Command, ProcessTree
 from lockstep.run.supervise import Limits
-from lockstep.stacks.swift.commands import HOST, Ports, rollout_command
-from lockstep.stacks.swift.spec import JobSpec
+from lockstep.stacks.base import HOST, Job
 from lockstep.verdict import Kind, Verdict, judge
 
 POLL_S = 0.5
@@ -31,15 +30,15 @@ class RolloutError(RuntimeError):
 class Rollout:
     """A running server. Leaving the `with` block ends all its processes."""
 
-    def __init__(self, spec: JobSpec, run_dir: Path, tree: ProcessTree, limits: Limits) -> None:
+    def __init__(self, spec: Job, run_dir: Path, tree: ProcessTree, limits: Limits) -> None:
         """`run_dir` must be new; `tree` must be open."""
         self._spec, self.run_dir, self._tree, self._limits = spec, run_dir, tree, limits
         self._tail = LedgerTail(run_dir)
-        self._losses = Losses()
+        self._losses = Losses(spec.stack.service, ["rollout"])
         self._command: Command | None = None
         self._ports: list[int] = []
         self._scratch = scratch.scratch(run_dir)
-        self.port = 0
+        self.port, self._port_name = 0, ""
         self.workers: list[psutil.Process] = []
         """The processes that add requests, by rank."""
 
@@ -49,11 +48,10 @@ class Rollout:
             (self.run_dir / room).mkdir(parents=True)
         folder = self._scratch.__enter__()
         try:
-            self._ports = free_ports(Ports.needed(1), HOST)
-            ports = Ports.of(self._ports)
-            self.port = ports.http
-            command = rollout_command(self._spec, ports, self.run_dir)
-            env = command.env | scratch.environment(folder, self._spec.cache)
+            self._ports = free_ports(self._spec.ports_needed(), HOST)
+            service = self._spec.launch(self._ports, self.run_dir).services[0]
+            command, self.port, self._port_name = service.command, service.port, service.port_name
+            env = command.env | scratch.environment(folder, self._spec.cache, self._spec.stack.folders)
             log = self.run_dir / "logs" / "rollout.log"
             self._command = self._tree.start("rollout", command.argv, env=env, cwd=self.run_dir, log=log)
             self._await_health()
@@ -87,7 +85,7 @@ class Rollout:
         return verdict.kind is Kind.STUCK
 
     def _await_health(self) -> None:
-        name = "rollout's HTTP server"
+        name = self._port_name
         claims = Claims(HOST, {name: self.port})
         begun = time.monotonic()
         while True:

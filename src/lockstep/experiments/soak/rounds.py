@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lockstep.stacks.base import Prompt
+
 Chance = Callable[[], float]
 """Uniform in [0, 1)."""
 
@@ -14,14 +16,6 @@ PAUSES_FOR_S = 5.0
 """Pauses begin only while a worker has run for less than this in a round: a hang must be left alone."""
 LONGEST_PAUSE_S = 3.0
 """Longer ones are cut: a worker must not be taken for dead (5 s without a line in its ledger)."""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One row of the data set: the question, and its pictures as base64."""
-
-    text: str
-    images: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.experiments.stress.scenarios import Arm
 from lockstep.run import scratch
 from lockstep.run.ports import free_ports, release_ports
-from lockstep.stacks.swift.commands import HOST, Command, Ports, rollout_command, trainer_command
-from lockstep.stacks.swift.spec import JobSpec
+from lockstep.stacks.base import HOST, Arm, Command
 
 
 def show_commands(arms: Sequence[Arm], out: Path) -> None:
     """Prints all `arms` in a line each, and the first one's commands in full."""
     spec = arms[0].spec
-    print(f"# {_layout(spec)}")
+    print(f"# {spec.describe()}")
     for name, instead in spec.instead.items():
         print(f"# not as in the incident on this device: {name}: {instead}")
     for arm in arms:
@@ -35,10 +33,11 @@ def show_commands(arms: Sequence[Arm], out: Path) -> None:
         "Ports are chosen anew for each run, and <time> is its start."
     )
     run_dir = out / "<time>" / spec.name.replace(" ", "_")
-    ports = Ports.of(free_ports(Ports.needed(spec.servers), HOST))
-    release_ports(ports.all())
-    private = scratch.environment(run_dir / "tmp", spec.cache)
-    for command in (rollout_command(spec, ports, run_dir, {}), trainer_command(spec, ports, run_dir, {})):
+    ports = free_ports(spec.ports_needed(), HOST)
+    release_ports(ports)
+    private = scratch.environment(run_dir / "tmp", spec.cache, spec.stack.folders)
+    launch = spec.launch(ports, run_dir, {})
+    for command in (*(service.command for service in launch.services), launch.main):
         print()
         print(shell(Command(command.argv, command.env | private)))
 
@@ -54,16 +53,3 @@ def shell(command: Command) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     return " \\\n".join(lines)
-
-
-def _layout(spec: JobSpec) -> str:
-    layout = spec.layout
-    ranks = (
-        f"{len(layout.trainer)} ranks of the trainer, rollout of data parallel size {layout.data_parallel}"
-    )
-    if spec.device == "cpu":
-        return f"no GPU: {ranks}, all on the CPU"
-    trainer, rollout = (",".join(map(str, gpus)) for gpus in (layout.trainer, layout.rollout))
-    return (
-        f"GPUs: trainer {trainer}; rollout {rollout} ({ranks}, tensor parallel size {layout.tensor_parallel})"
-    )

@@ -1,4 +1,4 @@
-"""The arms of `cpu_stress`: the same job as it is, with the fault, and with the fault and the cure."""
+"""Runs the arms of a stack one after another and compares how each ends with how it must."""
 
 from __future__ import annotations
 
@@ -14,26 +14,8 @@ from lockstep.run.process_tree import StartError
 from lockstep.run.run_lock import STAMP
 from lockstep.run.summary_file import write_rows
 from lockstep.run.supervise import JobError, Limits, Outcome, Progress, run_job
-from lockstep.stacks.swift.outside_faults import FromOutside
-from lockstep.stacks.swift.spec import JobSpec
+from lockstep.stacks.base import Arm
 from lockstep.verdict import Kind, judge
-
-LATE_RANK: dict[str, Any] = {"name": "late rank", "rank": 0, "generation": 3, "seconds": 6.0}
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One run and how it must end."""
-
-    spec: JobSpec
-    expected: Kind
-    group: str = ""
-    waiting: tuple[int, ...] = ()
-    absent: tuple[int, ...] = ()
-    boundaries: tuple[tuple[str, int], ...] = ()
-    """Boundaries that every trainer rank must have passed at least so often."""
-    outside: Callable[[Path], FromOutside] | None = None
-    """From the run's folder: who does the arm's fault, where no process of the job does."""
 
 
 @dataclass(frozen=True)
@@ -43,39 +25,6 @@ class Result:
     wrong: str
     """In what the run ended otherwise than it must; empty if in nothing."""
     folder: Path
-
-
-def stress_arms(
-    job: JobSpec, fault: dict[str, Any] | None = None, remedy: str = "independent ranks"
-) -> list[Arm]:
-    """Control, without the fix, with the fix."""
-    fault = fault or LATE_RANK
-    steps = int(str(job.trainer["max_steps"]))
-    through = tuple(
-        boundaries(steps, int(str(job.trainer["eval_steps"])), int(str(job.trainer["save_steps"]))).items()
-    )
-    late = int(fault["rank"])
-    ranks = range(job.layout.data_parallel)
-    return [
-        Arm(job.with_(name="control"), Kind.IN_STEP, boundaries=through),
-        Arm(
-            job.with_(name="without the fix", fault=fault),
-            Kind.STUCK,
-            group="rollout.dp",
-            waiting=(late,),
-            absent=tuple(rank for rank in ranks if rank != late),
-        ),
-        Arm(job.with_(name="with the fix", fault=fault, remedy=remedy), Kind.IN_STEP, boundaries=through),
-    ]
-
-
-def boundaries(steps: int, eval_steps: int, save_steps: int) -> dict[str, int]:
-    """How often a trainer rank passes what. ms-swift evaluates and saves once more at the last step
-    (3.10.3)."""
-    evals = steps // eval_steps + (steps % eval_steps > 0)
-    saves = steps // save_steps + (steps % save_steps > 0)
-    return {"train begin": 1, "step": steps, "weight sync end": steps, "eval begin": evals, "eval end": evals,
-            "save begin": saves, "save end": saves, "train end": 1}  # fmt: skip
 
 
 def run_arms(
@@ -136,7 +85,7 @@ def check(arm: Arm, outcome: Outcome) -> str:
         ):
             if want != got:
                 wrong.append(f"expected {what} {want}, got {got}")
-    passed = verdict.passed.get("trainer rank", {})
+    passed = verdict.passed.get(f"{arm.spec.stack.main} rank", {})
     for name, times in arm.boundaries:
         if passed.get(name, 0) < times:
             wrong.append(f"expected {times} x {name!r}, passed {passed.get(name, 0)}")

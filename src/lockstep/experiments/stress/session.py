@@ -9,34 +9,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lockstep import devices
+from lockstep import devices, stacks
 from lockstep.experiments.stress.dry_run import show_commands
-from lockstep.experiments.stress.scenarios import Arm, Result, run_arms, stress_arms
-from lockstep.fixtures.checkpoint import CheckpointError, checkpoint_path, ensure_checkpoint
-from lockstep.fixtures.shapes import DatasetError, check_dataset
+from lockstep.experiments.stress.scenarios import Result, run_arms
 from lockstep.report.progress import ProgressLine
 from lockstep.report.summary import show_result, show_summary
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.supervise import FULL, Limits
-from lockstep.stacks.swift.gpu import (
-    GpuOptions,
-    gpu_arms,
-    gpu_job,
-    gpu_layout,
-    has_flash_attn,
-    pretended_gpus,
-)
-from lockstep.stacks.swift.pins import StackError, check_stack, complete_cpu_build
-from lockstep.stacks.swift.spec import JobSpec, Layout, cpu_job
+from lockstep.stacks.base import Arm, Choice, Job, Request, Stack, StackError
 
-DATASETS = Path("datasets/shapes")
-CHOICE_LEFT = GpuOptions()
+CHOICE_LEFT = Choice()
 LOG_WIDTH = 110
 """Characters a line where nobody's terminal sets it."""
 LEAST_FREE_GIB = 2.0
-KEYLESS = "qwen3-vl-tiny-<key>"
-"""The tiny model's folder in a dry run without transformers."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it; after SIGTERM and SIGHUP it is 128 and the signal's number
 too."""
@@ -51,7 +37,13 @@ class MachineError(SetupError):
 
 
 def run(
-    device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT
+    device: str,
+    *,
+    steps: int,
+    out: Path,
+    only: Sequence[str],
+    options: Choice = CHOICE_LEFT,
+    stack: str = stacks.DEFAULT,
 ) -> list[Result]:
     """Runs the arms named in `only` (all if none) on `device`, `cpu` or `cuda`, and returns how they ended.
 
@@ -61,7 +53,7 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
-    job = prepare(device, steps=steps, out=out.resolve(), options=options, only=only)
+    job = prepare(device, steps=steps, out=out.resolve(), options=options, only=only, stack=stack)
     arms = choose_arms(job, only)
     lines: list[ProgressLine] = []
 
@@ -93,17 +85,22 @@ def run(
 
 
 def dry_run(
-    device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT
+    device: str,
+    *,
+    steps: int,
+    out: Path,
+    only: Sequence[str],
+    options: Choice = CHOICE_LEFT,
+    stack: str = stacks.DEFAULT,
 ) -> None:
     """Shows what `run` would start. Needs neither the stack nor a GPU, and starts and writes nothing. Raises
     SetupError."""
-    _check_choice(device, options, only)
+    chosen = find_stack(stack)
+    _check_choice(chosen, device, options, only)
     try:
-        layout = gpu_layout(pretended_gpus(options), options) if device == "cuda" else None
+        job = chosen.plan(Request(device, steps, out.resolve(), options))
     except devices.DeviceError as error:
         raise SetupError(str(error)) from error
-    model = options.model or _tiny_model(out.resolve().parent / "models")
-    job = _job(layout, model, steps, out.resolve(), tiny=options.model is None)
     show_commands(choose_arms(job, only), out.resolve())
 
 
@@ -112,60 +109,42 @@ def prepare(
     *,
     steps: int,
     out: Path,
-    options: GpuOptions = CHOICE_LEFT,
+    options: Choice = CHOICE_LEFT,
     instead: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
-) -> JobSpec:
+    stack: str = stacks.DEFAULT,
+) -> Job:
     """The job's spec with everything that it names in place: the GPUs, the pinned stack (but for the releases
     that are wanted `instead`), the data, the model, room on the disk. Before all that the names of the arms
     that will be chosen of it, `only`, are checked. Raises SetupError."""
-    _check_choice(device, options, only)
+    chosen = find_stack(stack)
+    _check_choice(chosen, device, options, only)
+    request = Request(device, steps, out, options, instead or {})
     try:
-        layout = gpu_layout(devices.find_gpus(), options) if device == "cuda" else None
-        check_stack(device, instead=instead)
-        if layout is None:
-            complete_cpu_build()
+        chosen.check(request)
         out.mkdir(parents=True, exist_ok=True)
         _check_space(out)
-        for name in ("train.jsonl", "val.jsonl"):
-            check_dataset(DATASETS.resolve() / name)
-        model = options.model or ensure_checkpoint(out.parent / "models")
+        return chosen.prepare(request)
     except devices.DeviceError as error:
         raise MachineError(str(error)) from error
-    except (StackError, DatasetError, CheckpointError) as error:
+    except StackError as error:
         raise SetupError(str(error)) from error
     except OSError as error:
         raise MachineError(_disk(error, out)) from error
-    return _job(layout, model, steps, out, tiny=options.model is None)
 
 
-def _tiny_model(folder: Path) -> Path:
-    """Where a run would have it. Its name ends with a key that needs transformers' release."""
+def find_stack(name: str) -> Stack:
+    """Raises SetupError for a name that no stack has."""
     try:
-        return checkpoint_path(folder)
-    except CheckpointError:
-        return folder / KEYLESS
+        return stacks.get(name)
+    except KeyError:
+        known = ", ".join(stacks.names())
+        raise SetupError(f"no stack is named {name!r}; there are: {known}") from None
 
 
-def _job(layout: Layout | None, model: Path, steps: int, out: Path, *, tiny: bool) -> JobSpec:
-    datasets = DATASETS.resolve()
-    if layout is None:
-        job = cpu_job("job", model=model, datasets=datasets)
-    else:
-        job = gpu_job(
-            "job",
-            model=model.resolve(),
-            datasets=datasets,
-            layout=layout,
-            flash_attn=has_flash_attn(),
-            tiny=tiny,
-        )
-    return job.with_(cache=out.parent / "cache", trainer={**job.trainer, "max_steps": steps})
-
-
-def choose_arms(job: JobSpec, only: Sequence[str]) -> list[Arm]:
+def choose_arms(job: Job, only: Sequence[str]) -> list[Arm]:
     """Those of the job's arms that `only` names, all if none. Raises SetupError."""
-    arms = stress_arms(job) if job.device == "cpu" else gpu_arms(job)
+    arms = job.stack.arms(job)
     if unknown := set(only) - {arm.spec.name for arm in arms}:
         raise SetupError(
             f"no arm is named {', '.join(sorted(unknown))}; there are: {', '.join(a.spec.name for a in arms)}"
@@ -173,7 +152,7 @@ def choose_arms(job: JobSpec, only: Sequence[str]) -> list[Arm]:
     return [arm for arm in arms if not only or arm.spec.name in only]
 
 
-def _check_choice(device: str, options: GpuOptions, only: Sequence[str]) -> None:
+def _check_choice(stack: Stack, device: str, options: Choice, only: Sequence[str]) -> None:
     if device not in ("cpu", "cuda"):
         raise SetupError(f"no such device: {device!r}; there are: cpu, cuda")
     if device == "cpu" and options != CHOICE_LEFT:
@@ -181,7 +160,7 @@ def _check_choice(device: str, options: GpuOptions, only: Sequence[str]) -> None
     if options.model is not None and not (options.model / "config.json").is_file():
         raise SetupError(f"{options.model}: expected the folder of a checkpoint, with its config.json")
     # The arms have the same names in every job on a device, so that it takes no GPU to know them.
-    choose_arms(cpu_job("any", model=Path(), datasets=Path()).with_(device=device), only)
+    choose_arms(stack.example(device), only)
 
 
 def _check_space(folder: Path) -> None:

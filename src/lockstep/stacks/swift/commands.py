@@ -11,12 +11,12 @@ from pathlib import Path
 
 from lockstep import remedies
 from lockstep.inside.attach import DIRECTORY
+from lockstep.stacks.base import HOST, Command, Launch, Service
 from lockstep.stacks.swift import plugins
 from lockstep.stacks.swift.compat import CALLBACK, later_swift, place, swift_4
 from lockstep.stacks.swift.inside import cpu, faults, group_port, rollout
 from lockstep.stacks.swift.spec import Arguments, JobSpec
 
-HOST = "127.0.0.1"
 RING = {"cpu": "1000", "cuda": "2000"}
 """Records in torch's flight recorder. Each read takes all of them (12 ms of CPU time a thousand), so no more
 than needed.
@@ -63,10 +63,21 @@ class Ports:
         return replace(self, http=http, weight_sync=weight_sync)
 
 
-@dataclass(frozen=True)
-class Command:
-    argv: list[str]
-    env: dict[str, str]
+def launch(spec: JobSpec, numbers: Sequence[int], run_dir: Path, base: Mapping[str, str]) -> Launch:
+    """Return every command of the job, with its ports; `numbers` are as many as `Ports.needed` says."""
+    ports = Ports.of(numbers)
+    named = {"trainer's rendezvous": ports.rendezvous}
+    services = []
+    for server in range(spec.servers):
+        seen = ports.of_server(server)
+        number = f" {server + 1}" if server else ""
+        http = f"rollout's HTTP server{number}"
+        named |= {http: seen.http, f"weight sync{number}": seen.weight_sync}
+        name = f"rollout-{server}" if server else "rollout"
+        command = rollout_command(spec, seen, run_dir, base, server=server)
+        services.append(Service(name, command, seen.http, http))
+    ras = {"rollout": ports.ras_rollout, "trainer": ports.ras_trainer} if spec.device == "cuda" else {}
+    return Launch(trainer_command(spec, ports, run_dir, base), named, tuple(services), ras)
 
 
 def rollout_command(

@@ -2,64 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from lockstep.stacks.base import Expected, Fault
 from lockstep.stacks.swift.mixed_data import without_images
-from lockstep.stacks.swift.outside_faults import FromOutside, kill_engine_core, stop_worker
+from lockstep.stacks.swift.outside_faults import kill_engine_core, stop_worker
 from lockstep.stacks.swift.spec import JobSpec
 from lockstep.verdict import Kind
 
 WORLD = "trainer.world"
 ZERO = "trainer.zero"
 DP = "rollout.dp"
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the verdict must say. Empty parts are not looked at."""
-
-    kind: Kind
-    group: str = ""
-    rank: int | None = None
-    """The faulty rank of the group: absent, or odd, or (of two) the one that issued `operation`."""
-    operation: str = ""
-    """With what the operation begins that the faulty rank issued."""
-    agreed: str = ""
-    """The last boundary at which all ranks of the group agreed."""
-    lost: str = ""
-    """The process that was gone first."""
-    cause: str = ""
-    or_kind: Kind | None = None
-    """The other kind that the same fault may end in, where the backend decides between abort and hang."""
-
-    @property
-    def kinds(self) -> str:
-        return " or ".join(kind.value for kind in (self.kind, self.or_kind) if kind)
-
-
-@dataclass(frozen=True)
-class Fault:
-    name: str
-    side: str
-    twin: str
-    """What makes this happen in real jobs."""
-    expected: Expected
-    why: str
-    """Why this verdict and no other."""
-    arguments: dict[str, Any] | None = None
-    change: Callable[[JobSpec, Path], JobSpec] | None = None
-    """Changes the run's spec; may write below the folder."""
-    outside: Callable[[Path], FromOutside] | None = None
-    """From the run's folder, who does it from outside."""
-
-    def spec(self, job: JobSpec, folder: Path) -> JobSpec:
-        fault = {"name": self.name, **self.arguments} if self.arguments is not None else None
-        spec = job.with_(name=self.name, fault=fault)
-        return self.change(spec, folder) if self.change else spec
 
 
 def _mixed(spec: JobSpec, folder: Path) -> JobSpec:

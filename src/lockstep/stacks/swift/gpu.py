@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from lockstep import devices
-from lockstep.experiments.stress.scenarios import LATE_RANK, Arm, stress_arms
-from lockstep.stacks.swift.outside_faults import stop_worker
+from lockstep.stacks.base import Choice
 from lockstep.stacks.swift.spec import INCIDENT, Arguments, JobSpec, Layout
 
 GPU_SIZES: Arguments = {"eval_steps": 3, "save_steps": 4, "max_steps": 8}
@@ -27,23 +24,13 @@ NO_FLASH_ATTN = {
 }
 
 
-@dataclass(frozen=True)
-class GpuOptions:
-    """What of the job can be chosen on GPUs; see `lockstep.devices.split` for the first two."""
-
-    gpus: str | None = None
-    rollout_gpus: str | None = None
-    model: Path | None = None
-    """A real checkpoint's folder; None for the tiny one."""
-
-
-def gpu_layout(found: Sequence[int], options: GpuOptions) -> Layout:
+def gpu_layout(found: Sequence[int], options: Choice) -> Layout:
     """Raises `DeviceError`."""
     trainer, rollout = devices.split(found, options.gpus, options.rollout_gpus)
     return Layout(trainer=trainer, rollout=rollout)
 
 
-def pretended_gpus(options: GpuOptions) -> tuple[int, ...]:
+def pretended_gpus(options: Choice) -> tuple[int, ...]:
     """The GPUs that `--gpus` speaks of, there or not; eight, as in the incident, if it is not given."""
     words = (options.gpus or "8").split(",")
     if len(words) == 1 and words[0].isdigit():
@@ -76,29 +63,3 @@ def gpu_job(
         trainer=INCIDENT | GPU_SIZES | attention | {"report_to": "none"},
         instead=instead,
     )
-
-
-def gpu_arms(job: JobSpec) -> list[Arm]:
-    """The arms of the CPU, and the same fault with nothing patched: SIGSTOP for rank 0's worker."""
-    arms = stress_arms(job)
-    stop = partial(
-        stop_worker, rank=0, generation=int(LATE_RANK["generation"]), run_s=0.06, stop_s=3.0, times=40
-    )
-    _, without, cured = arms
-    return [
-        *arms,
-        Arm(
-            job.with_(name="stopped, without the fix"),
-            without.expected,
-            group=without.group,
-            waiting=without.waiting,
-            absent=without.absent,
-            outside=stop,
-        ),
-        Arm(
-            job.with_(name="stopped, with the fix", remedy=cured.spec.remedy),
-            cured.expected,
-            boundaries=cured.boundaries,
-            outside=stop,
-        ),
-    ]

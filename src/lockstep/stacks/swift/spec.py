@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lockstep.stacks.base import Launch, Stack
 from lockstep.stacks.swift import plugins
 
 SHAPES_REWARD = Path(plugins.__file__).with_name("shapes_reward.py")
@@ -55,8 +58,42 @@ class JobSpec:
     """Arguments and variables of the incident's script that this device cannot honour: name -> what is done
     instead."""
 
+    @property
+    def stack(self) -> Stack:
+        from lockstep.stacks.swift.description import STACK
+
+        return STACK
+
+    def ports_needed(self) -> int:
+        from lockstep.stacks.swift.commands import Ports
+
+        return Ports.needed(self.servers)
+
+    def launch(self, ports: Sequence[int], run_dir: Path, base: Mapping[str, str] = os.environ) -> Launch:
+        from lockstep.stacks.swift.commands import launch
+
+        return launch(self, ports, run_dir, base)
+
     def with_(self, **changes: Any) -> JobSpec:
         return replace(self, **changes)
+
+    def sized(self, steps: int, eval_steps: int, save_steps: int) -> JobSpec:
+        sizes: Arguments = {"max_steps": steps, "eval_steps": eval_steps, "save_steps": save_steps}
+        return replace(self, trainer=self.trainer | sizes)
+
+    def describe(self) -> str:
+        layout = self.layout
+        ranks = (
+            f"{len(layout.trainer)} ranks of the trainer, "
+            f"rollout of data parallel size {layout.data_parallel}"
+        )
+        if self.device == "cpu":
+            return f"no GPU: {ranks}, all on the CPU"
+        trainer, rollout = (",".join(map(str, gpus)) for gpus in (layout.trainer, layout.rollout))
+        return (
+            f"GPUs: trainer {trainer}; rollout {rollout} "
+            f"({ranks}, tensor parallel size {layout.tensor_parallel})"
+        )
 
 
 INCIDENT: Arguments = {

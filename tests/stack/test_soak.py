@@ -16,13 +16,13 @@ pytest.importorskip("vllm")
 pytest.importorskip("swift.llm.infer.rollout")
 
 from lockstep.experiments.soak.arm import Arm
-from lockstep.experiments.soak.client import read_prompts
 from lockstep.experiments.soak.record import Record, Tally
 from lockstep.experiments.soak.rounds import Settings, plan
 from lockstep.record import read_directory
 from lockstep.remedies.tried import AS_SHIPPED, TRIED
 from lockstep.run.supervise import Limits
 from lockstep.stacks.swift.remedied import cured
+from lockstep.stacks.swift.soak import read_prompts
 from lockstep.stacks.swift.spec import cpu_job
 from lockstep.verdict import Kind, judge
 
@@ -54,7 +54,13 @@ def soak(model: Path, folder: Path, settings: Settings, over: Over) -> Record:
     record = Record(folder / "soak.jsonl", settings)
     with jobs.leaves_nothing(folder):
         Arm(
-            cured(job, remedy), record, read_prompts(DATA / "train.jsonl"), folder / "soak", LIMITS, tell
+            job.stack.soak,
+            cured(job, remedy),
+            record,
+            read_prompts(DATA / "train.jsonl"),
+            folder / "soak",
+            LIMITS,
+            tell,
         ).run(over)
     for start in range(record.tally.starts):
         assert jobs.processes(folder / "soak" / f"start-{start}") == []

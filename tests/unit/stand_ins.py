@@ -8,14 +8,15 @@ import pytest
 
 from lockstep.experiments.stress import session
 from lockstep.fixtures.shapes import write_shapes
+from lockstep.stacks.swift import description
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     """Makes `folder` the working folder, with the data set, and takes the stack and the model for there."""
     write_shapes(folder / "datasets" / "shapes")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(session, "check_stack", lambda device, **_: {})
-    monkeypatch.setattr(session, "complete_cpu_build", lambda: None)
-    monkeypatch.setattr(session, "ensure_checkpoint", lambda folder: folder / "tiny")
+    monkeypatch.setattr(description, "check_stack", lambda device, **_: {})
+    monkeypatch.setattr(description, "complete_cpu_build", lambda: None)
+    monkeypatch.setattr(description, "ensure_checkpoint", lambda folder: folder / "tiny")
     monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
     return folder

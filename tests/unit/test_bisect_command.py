@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from lockstep.cli import app
 from lockstep.experiments.bisect import command, environment, log, releases
 from lockstep.experiments.bisect.log import LogError, Try
-from lockstep.experiments.bisect.probe import judge
+from lockstep.experiments.bisect.probe import Question, judge
 from lockstep.experiments.bisect.table import write_page
 from lockstep.stacks.swift import pins as stack
 from lockstep.stacks.swift.compat import PLACES, place
@@ -204,7 +204,7 @@ STEP = {"verdict": "in step", "group": "", "sentence": "all the same", "fault_ha
     ],
 )
 def test_only_the_expected_hang_is_bad_and_only_in_step_is_good(given: dict[str, Any], outcome: str) -> None:
-    assert judge(given)[0] == outcome
+    assert judge(Question("ms-swift").bisection, given)[0] == outcome
 
 
 def test_a_refusal_is_told_from_a_crash_and_quoted(tmp_path: Path) -> None:
@@ -212,11 +212,11 @@ def test_a_refusal_is_told_from_a_crash_and_quoted(tmp_path: Path) -> None:
     log.parent.mkdir()
     failed = {"failure": "the rollout server ended with status 1", "folder": str(tmp_path)}
     log.write_text("ValueError: something else\n")
-    assert judge(failed)[0] == "untestable"
+    assert judge(Question("ms-swift").bisection, failed)[0] == "untestable"
     log.write_text(
         "E ValueError: Offline data parallel mode is not supported/useful for dense models.\nmore\n"
     )
-    assert judge(failed) == (
+    assert judge(Question("ms-swift").bisection, failed) == (
         "refuses",
         "Offline data parallel mode is not supported/useful for dense models.",
     )
@@ -227,7 +227,10 @@ def test_a_refusal_that_pydantic_wraps_is_one_too(tmp_path: Path) -> None:
     log.parent.mkdir()
     log.write_text("  Value error, Offline data parallel mode is not supported for dense models. [type=x]\n")
     failed = {"failure": "ValidationError: 1 validation error for ParallelConfig", "folder": str(tmp_path)}
-    assert judge(failed) == ("refuses", "Offline data parallel mode is not supported for dense models.")
+    assert judge(Question("ms-swift").bisection, failed) == (
+        "refuses",
+        "Offline data parallel mode is not supported for dense models.",
+    )
 
 
 # -- the environment's short list and overrides
@@ -309,7 +312,7 @@ def test_a_checkout_of_vllm_is_not_built_for_the_cpu(job: Job, tmp_path: Path) -
     (tmp_path / "setup.py").touch()
     code, said = run("probe-release", "--package", "vllm", "--source", str(tmp_path))
     assert code == 128
-    assert "a checkout of vLLM is built for GPUs" in said
+    assert "a checkout of vllm is built for GPUs" in said
 
 
 def test_an_error_that_nobody_foresaw_is_no_bad_commit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

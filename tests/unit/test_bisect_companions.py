@@ -58,7 +58,7 @@ class Stack:
     def __init__(self, needs: str, never: bool = False) -> None:
         self.needs, self.never, self.built = Version(needs), never, []  # type: ignore[var-annotated]
 
-    def build(self, device: str, want: dict[str, str], folder: Path, source: Any = None) -> Any:
+    def build(self, device: str, want: dict[str, str], folder: Path, source: Any = None, *_: object) -> Any:
         self.built.append(dict(want))
         trl = want.get("trl", "0.24.0")
         moved = {"trl": ("0.24.0", trl)} if trl != "0.24.0" else {}
@@ -122,7 +122,7 @@ def test_one_after_another_but_not_for_ever(
     monkeypatch.setattr(
         environment,
         "build",
-        lambda device, want, folder, source: (
+        lambda device, want, *_: (
             stack.built.append(dict(want))
             or environment.Environment(Path("p"), dict.fromkeys(names, "0.20"), {})
         ),
@@ -151,7 +151,7 @@ def test_a_companion_that_cannot_be_had_does_not_hide_the_reason(
 ) -> None:
     build = stack.build
 
-    def refuse(device: str, want: dict[str, str], folder: Path, source: Any = None) -> Any:
+    def refuse(device: str, want: dict[str, str], folder: Path, source: Any = None, *_: object) -> Any:
         if "trl" in want:
             raise environment.BuildError("No solution found")
         return build(device, want, folder, source)

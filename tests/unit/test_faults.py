@@ -166,7 +166,7 @@ def test_the_page_says_what_is_wrong_and_what_was_not_run(tmp_path: Path) -> Non
         "evidence": [], "wrong": "verdict: expected stuck, got in step", "seconds_to_verdict": 2.5,
         "sentence": "all well", "done_from_outside": [],
     }  # fmt: skip
-    write_page([row], tmp_path / "page.md")
+    write_page(FAULTS, [row], tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert (
         "| late rank | rollout | in step | stuck, offline-wave-race | **no**: verdict: expected stuck" in text

@@ -11,7 +11,10 @@ from launch_script import LOCAL, same, script
 
 from lockstep.experiments.stress import session
 from lockstep.experiments.stress.session import SetupError
-from lockstep.stacks.swift.gpu import GPU_SIZES, GpuOptions, gpu_arms, gpu_job, pretended_gpus
+from lockstep.stacks.base import Choice
+from lockstep.stacks.swift import description
+from lockstep.stacks.swift.arms import gpu_arms
+from lockstep.stacks.swift.gpu import GPU_SIZES, gpu_job, pretended_gpus
 from lockstep.stacks.swift.spec import JobSpec, Layout
 from lockstep.verdict import Kind
 
@@ -41,13 +44,13 @@ Sides = dict[str, tuple[dict[str, str], dict[str, str]]]
 @pytest.fixture
 def dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Calls the dry run and returns variables and arguments of both commands, and all that was printed."""
-    monkeypatch.setattr(session, "checkpoint_path", lambda folder: folder / "tiny")
+    monkeypatch.setattr(description, "checkpoint_path", lambda folder: folder / "tiny")
 
     def call(
         gpus: str | None, flash: bool = True, only: str = "control", **more: object
     ) -> tuple[Sides, str]:
-        monkeypatch.setattr(session, "has_flash_attn", lambda: flash)
-        options = GpuOptions(gpus=gpus, **more)  # type: ignore[arg-type]
+        monkeypatch.setattr(description, "has_flash_attn", lambda: flash)
+        options = Choice(gpus=gpus, **more)  # type: ignore[arg-type]
         session.dry_run("cuda", steps=8, out=tmp_path / "out", only=[only], options=options)
         text = capsys.readouterr().out
         assert not (tmp_path / "out").exists()
@@ -185,21 +188,21 @@ def test_what_is_wrong_is_told(dry, tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="no arm is named nothing; there are: control, without"):
         dry("8", only="nothing")
     with pytest.raises(SetupError, match="are for --device cuda"):
-        session.dry_run("cpu", steps=1, out=tmp_path, only=[], options=GpuOptions(gpus="4"))
+        session.dry_run("cpu", steps=1, out=tmp_path, only=[], options=Choice(gpus="4"))
     with pytest.raises(SetupError, match="no such device: 'tpu'; there are: cpu, cuda"):
         session.dry_run("tpu", steps=1, out=tmp_path, only=[])
 
 
 def test_gpus_that_are_spoken_of_need_not_be_there() -> None:
-    assert pretended_gpus(GpuOptions()) == tuple(range(8))
-    assert pretended_gpus(GpuOptions(gpus="4")) == (0, 1, 2, 3)
-    assert pretended_gpus(GpuOptions(gpus="4,5,6,7")) == (4, 5, 6, 7)
+    assert pretended_gpus(Choice()) == tuple(range(8))
+    assert pretended_gpus(Choice(gpus="4")) == (0, 1, 2, 3)
+    assert pretended_gpus(Choice(gpus="4,5,6,7")) == (4, 5, 6, 7)
 
 
 def test_the_cpus_job_can_be_shown_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session, "checkpoint_path", lambda folder: folder / "tiny")
+    monkeypatch.setattr(description, "checkpoint_path", lambda folder: folder / "tiny")
     session.dry_run("cpu", steps=5, out=tmp_path / "out", only=[])
     text = capsys.readouterr().out
     env, arguments = script("rlhf", text)

@@ -13,9 +13,11 @@ import ledgers
 import pytest
 
 from lockstep.experiments.stress import scenarios as arms
-from lockstep.experiments.stress.scenarios import Arm, Result, boundaries, check, run_arms, stress_arms
+from lockstep.experiments.stress.scenarios import Result, check, run_arms
 from lockstep.run.process_tree import StartError
 from lockstep.run.supervise import JobError, Limits, Outcome
+from lockstep.stacks.base import Arm
+from lockstep.stacks.swift.arms import boundaries, stress_arms
 from lockstep.stacks.swift.spec import cpu_job
 from lockstep.verdict import GroupView, Kind, Verdict
 

@@ -19,7 +19,8 @@ from lockstep.experiments.stress import session
 from lockstep.experiments.stress.session import SetupError
 from lockstep.run.process_tree import StartError
 from lockstep.run.run_lock import KEPT, HomeInUse, home
-from lockstep.stacks.swift.pins import StackError
+from lockstep.stacks.base import StackError
+from lockstep.stacks.swift import description
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_wrong_packages_are_refused_before_anything_else(
     def wrong(device: str, **_: object) -> dict[str, str]:
         raise StackError("trl 0.24.0 is pinned, 0.23.0 is installed")
 
-    monkeypatch.setattr(session, "check_stack", wrong)
+    monkeypatch.setattr(description, "check_stack", wrong)
     monkeypatch.setattr(session, "run_arms", never)
     with pytest.raises(SetupError, match=r"trl 0\.24\.0 is pinned, 0\.23\.0 is installed"):
         run(ready)
@@ -94,7 +95,7 @@ def test_a_model_directory_that_is_none_is_named(ready: Path, monkeypatch: pytes
     place = ready / "models" / "qwen3-vl-tiny-key"
     place.mkdir(parents=True)
     monkeypatch.setattr(checkpoint, "recipe_key", lambda: "key")
-    monkeypatch.setattr(session, "ensure_checkpoint", checkpoint.ensure_checkpoint)
+    monkeypatch.setattr(description, "ensure_checkpoint", checkpoint.ensure_checkpoint)
     monkeypatch.setattr(session, "run_arms", never)
     with pytest.raises(
         SetupError, match=rf"{re.escape(str(place))}: not a complete checkpoint, config\.json is missing"
@@ -156,7 +157,7 @@ def test_unknown_devices_and_arms_are_refused(ready: Path, monkeypatch: pytest.M
 def test_a_wrong_name_is_refused_before_anything_is_looked_for(
     ready: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
 ) -> None:
-    monkeypatch.setattr(session, "check_stack", never)
+    monkeypatch.setattr(description, "check_stack", never)
     monkeypatch.setattr(session.devices, "find_gpus", never)
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 2
@@ -173,10 +174,10 @@ def test_a_right_name_is_run(ready: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_releases_wanted_instead_are_asked_for(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(session, "check_stack", lambda device, *, instead: asked.append(instead))
+    monkeypatch.setattr(description, "check_stack", lambda device, *, instead: asked.append(instead))
     for instead in (None, {"trl": "0.26.2"}):
         session.prepare("cpu", steps=1, out=ready / "out", instead=instead)
-    assert asked == [None, {"trl": "0.26.2"}]
+    assert asked == [{}, {"trl": "0.26.2"}]
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])

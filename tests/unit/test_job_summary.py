@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.experiments.stress.scenarios import Result, stress_arms
+from lockstep.experiments.stress.scenarios import Result
 from lockstep.report.summary import show_result, show_summary
 from lockstep.run.supervise import Outcome
+from lockstep.stacks.swift.arms import stress_arms
 from lockstep.stacks.swift.spec import cpu_job
 from lockstep.verdict import Kind, Verdict
 

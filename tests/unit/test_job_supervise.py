@@ -23,7 +23,9 @@ from lockstep.run.lost_processes import Loss, Losses
 from lockstep.run.ports import free_ports, release_ports
 from lockstep.run.process_tree import ProcessInfo
 from lockstep.run.supervise import JobError, Limits, Outcome, run_job
-from lockstep.stacks.swift.commands import Command, Ports
+from lockstep.stacks.base import Command
+from lockstep.stacks.swift import commands
+from lockstep.stacks.swift.commands import Ports
 from lockstep.stacks.swift.spec import JobSpec, cpu_job
 from lockstep.verdict import Kind
 
@@ -78,8 +80,8 @@ class Runner:
         limits: Limits = LIMITS,
         progress: supervise.Progress = ignore,
     ) -> Outcome:
-        def command(side: str, actions: list[str]) -> Callable[[JobSpec, Ports, Path], Command]:
-            def make(spec: JobSpec, ports: Ports, run_dir: Path) -> Command:
+        def command(side: str, actions: list[str]) -> Callable[..., Command]:
+            def make(spec: JobSpec, ports: Ports, run_dir: Path, *_: object, **__: object) -> Command:
                 env = {"PATH": os.environ["PATH"], "LOCKSTEP_RUN_DIR": str(run_dir), "FLAGS": str(self.flags)}
                 return Command([sys.executable, "-S", FAKE, side, str(ports.http), *actions], env)
 
@@ -90,8 +92,8 @@ class Runner:
                 (self.flags / "healthy").touch()
             progress(tail, age, healthy)
 
-        self._monkeypatch.setattr(supervise, "rollout_command", command("rollout", rollout))
-        self._monkeypatch.setattr(supervise, "trainer_command", command("trainer", trainer))
+        self._monkeypatch.setattr(commands, "rollout_command", command("rollout", rollout))
+        self._monkeypatch.setattr(commands, "trainer_command", command("trainer", trainer))
         try:
             return run_job(SPEC, self.run_dir, limits, tell)
         finally:
@@ -374,7 +376,7 @@ def test_a_folder_of_the_greatest_length_has_room_for_sockets(tmp_path: Path) ->
 
 def test_what_was_compiled_can_be_kept(tmp_path: Path) -> None:
     folder, cache = tmp_path / "tmp", tmp_path / "cache"
-    kept, ours = scratch.environment(folder, cache), scratch.environment(folder, None)
+    kept, ours = (scratch.environment(folder, to, SPEC.stack.folders) for to in (cache, None))
     assert set(ours) < set(kept)
     for name, value in kept.items():
         assert value.startswith(str(cache if name not in ours else folder))

@@ -19,7 +19,9 @@ from lockstep.experiments.soak.record import Record, Tally, read
 from lockstep.experiments.soak.rounds import Prompt, Settings
 from lockstep.record import read_directory
 from lockstep.run.supervise import Limits
-from lockstep.stacks.swift.commands import Command, Ports
+from lockstep.stacks.base import Command
+from lockstep.stacks.swift import commands
+from lockstep.stacks.swift.commands import Ports
 from lockstep.stacks.swift.spec import JobSpec, cpu_job
 from lockstep.verdict import Kind, judge
 
@@ -45,12 +47,12 @@ def soak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Soak:
     ) -> Tally:
         left = list(lives)
 
-        def command(spec: JobSpec, ports: Ports, run_dir: Path) -> Command:
+        def command(spec: JobSpec, ports: Ports, run_dir: Path, *_: object, **__: object) -> Command:
             how = left.pop(0) if len(left) > 1 else left[0]
             env = {"PATH": os.environ["PATH"], "LOCKSTEP_RUN_DIR": str(run_dir)}
             return Command([sys.executable, "-S", FAKE, str(ports.http), *how], env)
 
-        monkeypatch.setattr(rollout, "rollout_command", command)
+        monkeypatch.setattr(commands, "rollout_command", command)
 
         def over(tally: Tally) -> bool:
             if stop is not None and tally.rounds >= rounds:
@@ -59,7 +61,7 @@ def soak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Soak:
 
         record = Record(tmp_path / "x.jsonl", settings)
         until = time.monotonic() + seconds
-        own = Arm(SPEC, record, PROMPTS, tmp_path / "x", LIMITS, lambda record, what: None)
+        own = Arm(SPEC.stack.soak, SPEC, record, PROMPTS, tmp_path / "x", LIMITS, lambda record, what: None)
         try:
             own.run(over)
         finally:

@@ -36,7 +36,7 @@ def test_rates_in_words() -> None:
 def test_the_page(tmp_path: Path) -> None:
     cured = replace(SETTINGS, remedy="open wave", pause_rate=0.0, load=0)
     path = tmp_path / "soak.md"
-    write_page({"one": tally(500, 10), "two": tally(1000, 0, failed=1, settings=cured)}, path)
+    write_page("a server", {"one": tally(500, 10), "two": tally(1000, 0, failed=1, settings=cured)}, path)
     text = path.read_text()
     assert "| as shipped | pauses 4/s of 0.5 s, load 2 | 7 | 500 | 10 | 2% | 0.96% to 3.6% | 2.00 |" in text
     assert "| open wave | no pauses | 7 | 1000 | 0 | 0% | below 0.3% | 2.00 |" in text

@@ -10,15 +10,11 @@ from lockstep.remedies.catalogue import REMEDIES
 from lockstep.remedies.model import Remedy, Tried
 
 CAUSE = "offline-wave-race"
-CURES: dict[str, Tried] = {
-    remedy.name.replace(" ", "-"): remedy for remedy in REMEDIES[CAUSE] if isinstance(remedy, Tried)
-}
+CURES: dict[str, Tried] = {remedy.id: remedy for remedy in REMEDIES[CAUSE] if isinstance(remedy, Tried)}
 """By the id to ask for it by; in the order in which to try them."""
 _OTHERS = tuple(remedy for remedy in REMEDIES[CAUSE] if not isinstance(remedy, Tried))
 """Those that no command line can have."""
-_NOT_FOR_EXPERTS = ("independent ranks", "later ms-swift")
-"""A layer's experts are spread over the data-parallel ranks: these must step together."""
-APART = "4.2.1"
+APART = next(remedy.since[1] for remedy in _OTHERS if remedy.since)
 """The first ms-swift release whose data-parallel ranks are engines apart: with vLLM 0.11.0 it survives the
 late rank, 4.2.0 hangs (docs/bisect.md). The change is commit 9f27c8e17, pull request 9295."""
 
@@ -33,7 +29,7 @@ def choose(name: str | None, process: Process) -> Tried:
 
 
 def _fits(remedy: Remedy, process: Process) -> bool:
-    return not (process.flag("vllm_enable_expert_parallel") is True and remedy.name in _NOT_FOR_EXPERTS)
+    return not (process.flag("vllm_enable_expert_parallel") is True and not remedy.experts)
 
 
 def apart(process: Process, versions: Mapping[str, str]) -> bool:
@@ -48,7 +44,7 @@ def in_place(process: Process) -> Tried | None:
         return None
     for remedy in CURES.values():
         change = remedy.change
-        if change.plugin and _has_plugin(process, change.plugin):
+        if remedy.file and _has_plugin(process, remedy.file):
             return remedy
         if has_settings(process, change.rollout, change.rollout_env):
             return remedy

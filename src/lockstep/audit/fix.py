@@ -135,8 +135,8 @@ def _cure(process: Process, job: Job, edits: _Edits, remedy: str | None) -> None
     layout = job.layouts[process.place.path]
     if change.servers:
         edits.left.append(f"{process.place}: {cure.name}: write by hand: {cure.how}")
-    if change.plugin:
-        _add_plugin(process, layout, edits, change.plugin)
+    if cure.file:
+        _add_plugin(process, layout, edits, cure.file)
     if change.tensor_parallel:
         _set(process, layout, edits, "vllm_tensor_parallel_size", str((tensor or 1) * data))
         _set(process, layout, edits, "vllm_data_parallel_size", "1")

@@ -16,5 +16,5 @@ def tried(name: str) -> Tried:
 def plugin(remedy: str) -> Path | None:
     """The file of a remedy that is a plugin; None for one that is a setting. Raises KeyError for a name
     unknown."""
-    file = tried(remedy).change.plugin
+    file = tried(remedy).file
     return Path(__file__).parent / file if file else None

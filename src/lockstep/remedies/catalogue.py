@@ -26,6 +26,8 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
             "4.2.1 or later: its data-parallel ranks are engines apart; it wants trl 0.26 or later",
             "the pinned ms-swift and trl; no ranks in lockstep, as expert parallelism needs them",
             "comes through the late rank with vLLM 0.11.0 (docs/bisect.md)",
+            experts=False,
+            since=("ms-swift", "4.2.1"),
         ),
     ),
     "online-dense-dp-out-of-step": (

@@ -11,22 +11,32 @@ NOT_MEASURED = "not yet measured"
 
 @dataclass(frozen=True)
 class Remedy:
-    """`how` is what to type or change. `gives_up` is the price. `measured` is an outcome in the whole job, if
-    there is one.
-    """
+    """One thing to do about a cause."""
 
     name: str
     how: str
+    """What to type or change."""
     gives_up: str
+    """The price."""
     measured: str = NOT_MEASURED
+    """An outcome in the whole job, if there is one."""
+    experts: bool = True
+    """Whether it also fits a mixture of experts, whose data-parallel ranks must step together."""
+    since: tuple[str, str] | None = None
+    """The package that has it built in, and its first release that does."""
+    file: str = ""
+    """The single file in this folder that it consists of; `lockstep remedy` writes it out."""
+
+    @property
+    def id(self) -> str:
+        """What it is asked for by: `independent-ranks`."""
+        return self.name.replace(" ", "-")
 
 
 @dataclass(frozen=True)
 class Change:
     """What a remedy changes in the job, as data that `lockstep.stacks.swift.remedied` puts into a spec."""
 
-    plugin: str = ""
-    """File in this folder, for the rollout's `--external_plugins`."""
     rollout: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Arguments of `swift rollout`."""
     rollout_env: Mapping[str, str] = field(default_factory=dict)

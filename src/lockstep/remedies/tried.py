@@ -24,7 +24,8 @@ TRIED: tuple[Tried, ...] = (
         "swift rollout ... --external_plugins independent_ranks.py",
         "nothing for a dense model; not for expert parallelism",
         kind="plugin",
-        change=Change(plugin="independent_ranks.py"),
+        experts=False,
+        file="independent_ranks.py",
         measured=_THROUGH,
     ),
     Tried(
@@ -32,7 +33,7 @@ TRIED: tuple[Tried, ...] = (
         "swift rollout ... --external_plugins open_wave.py",
         "dummy steps while a worker adds requests; keeps the lockstep that expert parallelism needs",
         kind="plugin",
-        change=Change(plugin="open_wave.py"),
+        file="open_wave.py",
         measured=_THROUGH,
     ),
     Tried(

@@ -23,7 +23,7 @@ _ERROR = re.compile(
     r"^(?:\(\w+ pid=\d+\) )?(?:ERROR [\d-]+ [\d:]+ \[\S+\] )?(?:\[rank\d+\]: )?"
     r"((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)$"
 )
-"""A traceback's last line, with what vLLM and torch put before it."""
+"""A traceback's last line, with what a worker's name, a logger and torch put before it."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TORCHRUN = re.compile(
     r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)"
@@ -114,7 +114,7 @@ def error_in(log: Path) -> str:
 
 
 def _lines(log: Path) -> list[str]:
-    """Without colours: vLLM puts them around what it prints before a line."""
+    """Return the lines without colours, which a logger may put around what it prints before a line."""
     try:
         return _COLOUR.sub("", log.read_text(errors="replace")).splitlines()
     except OSError:

@@ -81,8 +81,8 @@ class Command:
             raise StartError(f"{self._title(argv)} did not start: {error}") from error
         environment = dict(os.environ if env is None else env)
         environment |= {MARKER: self._token, "LOCKSTEP_RUN_ID": run_id}
-        # Process titles (vLLM sets them) are written over the environment in /proc, and so over the marker.
-        # With this setproctitle keeps to the space of the arguments.
+        # A program that sets its title writes it over the environment in /proc, and so over the marker.
+        # With this variable setproctitle keeps to the space of the arguments.
         environment.setdefault("SPT_NOENV", "1")
         spec = {
             "argv": list(argv),

@@ -88,7 +88,7 @@ def _rollout(process: Process, versions: Mapping[str, str]) -> Iterator[Finding]
 
 def _engines_apart(process: Process, tensor: int | None, data: int, swift: str) -> Finding:
     cured = cures.in_place(process)
-    if cured and cured.change.plugin == "independent_ranks.py":
+    if cured and cured.id == "independent-ranks":
         return Finding(
             "cure-in-the-way",
             Severity.HAZARD,

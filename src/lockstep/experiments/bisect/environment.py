@@ -55,9 +55,9 @@ class Environment:
 def build(
     device: str,
     want: Mapping[str, str],
-    names_torch: Container[str],
     folder: Path,
     source: tuple[str, Path] | None = None,
+    names_torch: Container[str] = (),
 ) -> Environment:
     """The environment for the releases `want` (package -> release), built if it is not there yet.
 

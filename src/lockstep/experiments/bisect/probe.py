@@ -117,7 +117,7 @@ def _try_with(
     question: Question, want: Mapping[str, str], out: Path, source: tuple[str, Path] | None
 ) -> _Tried:
     try:
-        built = environment.build(question.device, want, question.bisection.names_torch, out / "envs", source)
+        built = environment.build(question.device, want, out / "envs", source, question.bisection.names_torch)
     except environment.BuildError as error:
         answer = {"failure": f"cannot be installed: {error}"}
         return _Tried(answer, *judge(question.bisection, answer))

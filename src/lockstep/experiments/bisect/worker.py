@@ -1,7 +1,7 @@
 """Runs one arm in the environment that is tried, and says what became of it:
 
     python -m lockstep.experiments.bisect.worker '{"parent": 17, "device": "cpu", "arm": ..., "out": ...,
-                                                   "steps": 3, "stack": "swift", "instead": {...}}'
+                                                   "steps": 3, "stack": ..., "instead": {...}}'
 
 `parent` is the process that asks; when it is gone, this one ends too. `instead` has the releases that are
 there on purpose. The answer is `out/answer.json`.

@@ -12,8 +12,9 @@ from lockstep.stacks.base import Expected, Fault
 _HEAD = """# Faults
 
 Made by `lockstep faults` from runs of the whole job on a CPU (`nox -s faults`): two trainer ranks on gloo,
-a rollout of data parallel size 2, three steps. Each fault is made on purpose at a chosen rank and moment: most inside the process that they
-concern, some by a signal from outside. Each is the twin of something that happens in real jobs.
+a rollout of data parallel size 2, three steps. Each fault is made on purpose at a chosen rank and moment:
+most inside the process that they concern, some by a signal from outside. Each is the twin of something that
+happens in real jobs.
 
 *Right?* says whether verdict, side, group, last boundary that agreed, rank or process, and cause were all
 the expected ones. Of two ranks that issued different collectives neither is the majority: there the verdict

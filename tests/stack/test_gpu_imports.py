@@ -12,7 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-from lockstep.stacks.swift.pins import StackError, check_stack
+from lockstep.stacks.base import StackError
+from lockstep.stacks.swift.pins import check_stack
 
 MODULES = [
     "swift.cli.rollout",

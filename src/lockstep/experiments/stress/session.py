@@ -12,8 +12,8 @@ from rich.console import Console
 from lockstep import devices, stacks
 from lockstep.experiments.stress.dry_run import show_commands
 from lockstep.experiments.stress.scenarios import Result, run_arms
+from lockstep.experiments.stress.summary import show_result, show_summary
 from lockstep.report.progress import ProgressLine
-from lockstep.report.summary import show_result, show_summary
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.supervise import FULL, Limits

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from lockstep.stacks.swift import pins as stack
+from lockstep.stacks.swift import releases
 
 _SWIFT_3, _SWIFT_4 = (3,), (4,)
 
@@ -75,7 +75,7 @@ def swift_4() -> bool:
 
 def later_swift() -> bool:
     """Whether a later release of ms-swift than the pinned one is installed."""
-    return numbers(_installed("ms-swift")) > numbers(stack.PINNED["ms-swift"])
+    return numbers(_installed("ms-swift")) > numbers(releases.PINNED["ms-swift"])
 
 
 def _installed(package: str) -> str:
@@ -84,4 +84,4 @@ def _installed(package: str) -> str:
             return version(name)
         except PackageNotFoundError:
             continue
-    return stack.VLLM["cuda"][1] if package == "vllm" else stack.PINNED[package]
+    return releases.VLLM["cuda"][1] if package == "vllm" else releases.PINNED[package]

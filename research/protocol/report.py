@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lockstep.protocol.model import INDEPENDENT, OPEN_WAVE, SHIPPED, Case, Move, Protocol
-from lockstep.protocol.search import Result, Stop, search
+from protocol.model import INDEPENDENT, OPEN_WAVE, SHIPPED, Case, Move, Protocol
+from protocol.search import Result, Stop, search
 
 SILENT = replace(
     OPEN_WAVE, name="open wave, a worker without requests says nothing", announces_when_empty=False

@@ -2,9 +2,9 @@
 searched exhaustively.
 
 `model` says what may happen next, `search` looks at everything that can happen, `report` runs the cases of
-docs/protocol.md and puts them into words (`python -m lockstep.protocol`). Standard library only."""
+docs/protocol.md and puts them into words (`python -m protocol`). Standard library only."""
 
-from lockstep.protocol.model import INDEPENDENT, OPEN_WAVE, SHIPPED, Case, Protocol
-from lockstep.protocol.search import Result, search
+from protocol.model import INDEPENDENT, OPEN_WAVE, SHIPPED, Case, Protocol
+from protocol.search import Result, search
 
 __all__ = ["INDEPENDENT", "OPEN_WAVE", "SHIPPED", "Case", "Protocol", "Result", "search"]

@@ -1,0 +1,22 @@
+"""Every environment variable of Lockstep's own that one of its processes sets for another."""
+
+from __future__ import annotations
+
+RUN_DIR = "LOCKSTEP_RUN_DIR"
+"""The run's folder. A process without it records nothing."""
+RUN_ID = "LOCKSTEP_RUN_ID"
+"""Which run a process belongs to, for whoever looks for what a run has left."""
+TREE = "LOCKSTEP_TREE"
+"""A value that every process of one command inherits, and no other process ever had."""
+FAULT = "LOCKSTEP_FAULT"
+"""The fault of the run as JSON: `{"name": "late rank", "rank": 0, ...}`."""
+CPU = "LOCKSTEP_CPU"
+"""Set where a machine without a GPU stands in: how many devices the job should see."""
+ROLLOUT_RANK = "LOCKSTEP_ROLLOUT_RANK"
+"""Data-parallel rank of a rollout's worker."""
+ROLLOUT_SERVER = "LOCKSTEP_ROLLOUT_SERVER"
+"""Number of a rollout's server, where a job has several."""
+ROLLOUT_FIRST = "LOCKSTEP_ROLLOUT_FIRST"
+"""Data-parallel rank of a server's first worker, where a job has several servers."""
+WEIGHT_SYNC_PORT = "LOCKSTEP_WEIGHT_SYNC_PORT"
+"""Ports of the weight sync's groups, one for each server."""

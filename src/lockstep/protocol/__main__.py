@@ -1,8 +1,0 @@
-"""`python -m lockstep.protocol`: prints what the search finds. About two minutes."""
-
-from __future__ import annotations
-
-from lockstep.protocol.report import lines
-
-for line in lines():
-    print(line, flush=True)

@@ -254,6 +254,27 @@ def remedies(
 
 
 @app.command()
+def remedy(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Which one; all are listed without.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the remedy's file here.")
+    ] = None,
+) -> None:
+    """List the remedies for the rollout's hang, show one, or write the file that one consists of.
+
+    Exit codes: 0 done, 2 wrong usage, no such remedy, or a file that is there already.
+    """
+    from lockstep.remedies.command import RemedyError, show
+
+    try:
+        show(name, to)
+    except RemedyError as error:
+        _fail(str(error))
+
+
+@app.command()
 def soak(
     stress_minutes: Annotated[float, typer.Option(help="For all remedies together, in minutes.")],
     device: Annotated[str, typer.Option(help="cpu: on any machine; cuda: on 4 or more GPUs.")] = "cpu",

@@ -14,8 +14,8 @@ from lockstep.audit import Severity
 from lockstep.audit.cures import CAUSE, CURES
 from lockstep.audit.fix import fix
 from lockstep.audit.shell.statements import parse
+from lockstep.causes import CAUSES
 from lockstep.cli import app
-from lockstep.remedies.catalogue import REMEDIES
 from lockstep.remedies.model import Tried
 
 DP2 = f"{ROLLOUT} --vllm_data_parallel_size 2"
@@ -27,7 +27,7 @@ def fixed(text: str, remedy: str | None = None) -> tuple[str, list[str]]:
 
 
 def test_remedies_are_the_catalogues():
-    assert list(CURES.values()) == [remedy for remedy in REMEDIES[CAUSE] if isinstance(remedy, Tried)]
+    assert list(CURES.values()) == [remedy for remedy in CAUSES[CAUSE].remedies if isinstance(remedy, Tried)]
     assert next(iter(CURES)) == "independent-ranks"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lockstep import remedies
+from lockstep.causes import CAUSES
 from lockstep.experiments.remedies.page import write_page
-from lockstep.remedies.catalogue import REMEDIES
 from lockstep.remedies.model import Change
 from lockstep.remedies.tried import AS_SHIPPED, TRIED
 from lockstep.stacks.swift.remedied import cured
@@ -39,7 +39,7 @@ def test_unknown_name() -> None:
 
 
 def test_what_helps_is_what_diagnosis_recommends() -> None:
-    named = [remedy.name for remedy in REMEDIES["offline-wave-race"]]
+    named = [remedy.name for remedy in CAUSES["offline-wave-race"].remedies]
     assert named == [*(remedy.name for remedy in TRIED if remedy.helps), "later ms-swift"]
 
 

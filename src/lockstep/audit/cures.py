@@ -6,13 +6,15 @@ from collections.abc import Mapping
 
 from lockstep.audit.model import Process
 from lockstep.audit.versions import at_least
-from lockstep.remedies.catalogue import REMEDIES
+from lockstep.causes import CAUSES
 from lockstep.remedies.model import Remedy, Tried
 
 CAUSE = "offline-wave-race"
-CURES: dict[str, Tried] = {remedy.id: remedy for remedy in REMEDIES[CAUSE] if isinstance(remedy, Tried)}
+CURES: dict[str, Tried] = {
+    remedy.id: remedy for remedy in CAUSES[CAUSE].remedies if isinstance(remedy, Tried)
+}
 """By the id to ask for it by; in the order in which to try them."""
-_OTHERS = tuple(remedy for remedy in REMEDIES[CAUSE] if not isinstance(remedy, Tried))
+_OTHERS = tuple(remedy for remedy in CAUSES[CAUSE].remedies if not isinstance(remedy, Tried))
 """Those that no command line can have."""
 APART = next(remedy.since[1] for remedy in _OTHERS if remedy.since)
 """The first ms-swift release whose data-parallel ranks are engines apart: with vLLM 0.11.0 it survives the
@@ -70,4 +72,4 @@ def advice(process: Process) -> str:
     if process.program.startswith("trl"):
         return "Use --tensor_parallel_size in place of --data_parallel_size, or one server per GPU."
     fitting = [remedy for remedy in (*CURES.values(), *_OTHERS) if _fits(remedy, process)]
-    return "; else ".join(f"{remedy.name}: {remedy.how}" for remedy in fitting) + "."
+    return "; else ".join(f"{remedy.name}: {remedy.advice}" for remedy in fitting) + "."

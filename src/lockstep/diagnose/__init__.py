@@ -6,6 +6,6 @@ from __future__ import annotations
 
 from lockstep.diagnose.diagnose import conclude, diagnose
 from lockstep.diagnose.input_files import InputError
-from lockstep.diagnose.model import CAUSES, Cause, CauseId, Diagnosis, Evidence
+from lockstep.diagnose.model import Cause, CauseId, Diagnosis, Evidence
 
-__all__ = ["CAUSES", "Cause", "CauseId", "Diagnosis", "Evidence", "InputError", "conclude", "diagnose"]
+__all__ = ["Cause", "CauseId", "Diagnosis", "Evidence", "InputError", "conclude", "diagnose"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from lockstep.causes import CAUSES
 from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose import sentences as words
 from lockstep.diagnose.causes import Case, weigh
@@ -25,7 +26,6 @@ from lockstep.diagnose.model import (
 )
 from lockstep.diagnose.scan import Scan, scan
 from lockstep.diagnose.timeline import Group, Picture, picture
-from lockstep.remedies.catalogue import REMEDIES
 
 _SIZES = re.compile(r"(tensor|pipeline|data)_parallel_size=(\d{1,4})")
 
@@ -62,7 +62,7 @@ def conclude(events: Sequence[Event], inputs: Sequence[Input]) -> Diagnosis:
         first=Evidence.of(words.event(seen.first), seen.first) if seen.first else None,
         follows=_follows(case, cases[1:], best) if name else (),
         arithmetic=_arithmetic(case),
-        remedies=REMEDIES[name] if name else (),
+        remedies=CAUSES[name].remedies if name else (),
         open=words.open_questions(name, case, causes) if name else (),
         others=tuple(_group_line(other) for other in cases[1:]),
         inputs=tuple(inputs),

@@ -6,39 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lockstep.diagnose.events import Event
-from lockstep.remedies.catalogue import Remedy
+from lockstep.remedies.model import Remedy
 
-CauseId = Literal[
-    "offline-wave-race",
-    "online-dense-dp-out-of-step",
-    "mixed-batch",
-    "rank-dependent-control-flow",
-    "rank-died",
-    "never-connected",
-    "slow-storage-or-rank",
-    "weight-sync-interrupted",
-    "out-of-memory-first",
-    "unknown",
-]
-
-CAUSES: dict[CauseId, str] = {
-    "offline-wave-race": (
-        "a rollout wave ended while one data-parallel rank's worker was still adding requests; its next "
-        "request began a wave that the other engines know nothing of"
-    ),
-    "online-dense-dp-out-of-step": (
-        "data-parallel engines of a dense model behind one server got out of step: one runs steps that the "
-        "others do not"
-    ),
-    "mixed-batch": "the ranks' batches differ in kind (one has no image), so do their collectives in size",
-    "rank-dependent-control-flow": "ranks took different paths and issued different collectives",
-    "rank-died": "a rank ended before the others began to wait for it",
-    "never-connected": "the ranks never completed a single collective: they did not reach each other",
-    "slow-storage-or-rank": "a rank was busy with something slow for longer than the timeout",
-    "weight-sync-interrupted": "the transfer of weights from the trainer to the rollout broke off",
-    "out-of-memory-first": "a rank ran out of memory; what timed out only waited for it",
-    "unknown": "the input does not tell",
-}
+CauseId = str
+"""A key of `lockstep.causes.CAUSES`."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     if diagnosis.remedies:
         out.print("\n[bold]what to do[/], in this order")
         for n, remedy in enumerate(diagnosis.remedies, 1):
-            out.print(f"  {n}. {escape(remedy.name)}: {escape(remedy.how)}")
+            out.print(f"  {n}. {escape(remedy.name)}: {escape(remedy.advice)}")
             out.print(f"     gives up: {escape(remedy.gives_up)}. {escape(remedy.measured)}")
     if diagnosis.open:
         out.print("\n[bold]what is open[/]")

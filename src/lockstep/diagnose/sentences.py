@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lockstep.causes import CAUSES
 from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose.causes import Case
 from lockstep.diagnose.events import Event, Mark, Timeout
-from lockstep.diagnose.model import CAUSES, Cause, CauseId
+from lockstep.diagnose.model import Cause, CauseId
 from lockstep.diagnose.timeline import Member
 
 _MEANS: dict[str, str] = {
@@ -71,7 +72,7 @@ def conclusion(name: CauseId | None, case: Case, best: Cause | None) -> str:
     """The first thing to say."""
     if name is None:
         return "nothing to diagnose: no timeout, no failure and no warning of a hang in the input"
-    why = CAUSES[name]
+    why = CAUSES[name].sentence
     if case.group is None:
         first = case.picture.first
         what = event(first) if first else "there are failures, but no collective timed out"

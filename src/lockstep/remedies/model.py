@@ -32,6 +32,11 @@ class Remedy:
         """What it is asked for by: `independent-ranks`."""
         return self.name.replace(" ", "-")
 
+    @property
+    def advice(self) -> str:
+        """What to type or change, from the beginning: a remedy that is a file must be written out first."""
+        return f"lockstep remedy {self.id} -o {self.file}, then {self.how}" if self.file else self.how
+
 
 @dataclass(frozen=True)
 class Change:

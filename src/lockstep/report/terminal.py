@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lockstep.causes import CAUSES
 from lockstep.verdict import Kind, RankView, Verdict
 
 _COLOURS = {
@@ -26,14 +27,14 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     colour = _COLOURS[verdict.kind]
     console.print(f"[bold {colour}]{verdict.kind.value}[/]  {escape(verdict.sentence)}")
+    if verdict.cause:
+        print_cause(console, verdict)
     if verdict.ranks:
         console.print(_table(verdict))
     if verdict.group and verdict.agreed:
         console.print(
             f"  last boundary at which all ranks of the group agreed: {escape(str(verdict.agreed))}"
         )
-    if verdict.cause:
-        console.print(f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}")
     for text in verdict.consequences:
         console.print(f"  follows: {escape(text)}")
     if verdict.kind in (Kind.STUCK, Kind.STALLED) and verdict.still_s:
@@ -46,6 +47,17 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
         console.print(f"  problem: {escape(str(problem))}")
     if len(verdict.problems) > _PROBLEMS_SHOWN:
         console.print(f"  and {len(verdict.problems) - _PROBLEMS_SHOWN} problems more")
+
+
+def print_cause(console: Console, verdict: Verdict) -> None:
+    """Writes the cause, its sentence and what to do first."""
+    cause = CAUSES.get(verdict.cause)
+    sentence = f": {cause.sentence}" if cause else ""
+    console.print(f"  cause: {escape(verdict.cause + sentence)}", highlight=False)
+    for text in verdict.evidence:
+        console.print(f"    {escape(text)}", highlight=False)
+    if cause and cause.remedies:
+        console.print(f"  do first: {escape(cause.remedies[0].advice)}", highlight=False)
 
 
 def render(verdict: Verdict, width: int = 110, color: bool = False) -> str:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lockstep.experiments.stress.scenarios import Result
+from lockstep.report.terminal import print_cause
 from lockstep.verdict import Kind
 
 _QUIET = (Kind.INCOMPLETE, Kind.STALLED)
@@ -26,9 +27,7 @@ def show_result(console: Console, result: Result) -> None:
             f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False
         )
         if verdict.cause:
-            console.print(
-                f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}", highlight=False
-            )
+            print_cause(console, verdict)
         for consequence in verdict.consequences:
             console.print(f"  {escape(consequence)}", style="dim", highlight=False)
     if result.wrong:

@@ -57,7 +57,7 @@ class _Worker:
         self.probe: Any = None
         self.parts: dict[str, list[float]] = {}
         if probed:
-            from lockstep.probe.core import Probe
+            from lockstep.inside.recorder import Probe
 
             self.probe = Probe(directory, "trainer", "rank", rank, {})
             for name, method in PARTS.items():

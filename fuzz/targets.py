@@ -138,7 +138,7 @@ class Scripts:
         from lockstep.audit import AuditError, findings, from_texts
         from lockstep.audit.fix import fix
         from lockstep.audit.output import to_json
-        from lockstep.audit.text import decode
+        from lockstep.audit.shell.text import decode
 
         self._refused = AuditError
         self._findings, self._from_texts, self._fix, self._json, self._decode = (

@@ -80,7 +80,7 @@ def verify(
 
     Exit codes: 0 in step, 1 diverged or stuck, 2 wrong usage or unreadable input, 3 stalled, 4 incomplete.
     """
-    from lockstep.ledger import LedgerError, read_directory
+    from lockstep.record import LedgerError, read_directory
     from lockstep.verdict import judge
 
     try:
@@ -135,14 +135,14 @@ def run(
     Exit codes: 0 all ended as they must, 1 one did not, 2 wrong usage, wrong packages, too few GPUs,
     unreadable input or a full disk, 130 and 143 interrupted by Ctrl-C or SIGTERM.
     """
-    from lockstep.job import session
-    from lockstep.job.gpu import GpuOptions
+    from lockstep.experiments.stress import session
+    from lockstep.stacks.swift.gpu import GpuOptions
 
     options = GpuOptions(gpus=gpus, rollout_gpus=rollout_gpus, model=model)
     out = out or Path(".lockstep", "cpu_stress" if device == "cpu" else "gpu_stress")
     try:
         if stress_minutes:
-            from lockstep.soak import command
+            from lockstep.experiments.soak import command
 
             chosen = command.Options(minutes=stress_minutes)
             command.check(chosen)
@@ -220,8 +220,8 @@ def faults(
 
     Exit codes: 0 all were, 1 one was not, 2 wrong usage, wrong packages or unreadable input.
     """
-    from lockstep.faults import command
-    from lockstep.job.session import SetupError
+    from lockstep.experiments.faults import command
+    from lockstep.experiments.stress.session import SetupError
 
     try:
         rows = command.run(device, out=out, only=only or [], again=again, page=page)
@@ -243,8 +243,8 @@ def remedies(
 
     Exit codes: 0 all ended as expected, 1 one did not, 2 wrong usage, wrong packages or unreadable input.
     """
-    from lockstep.job import remedies_command
-    from lockstep.job.session import SetupError
+    from lockstep.experiments.remedies import command as remedies_command
+    from lockstep.experiments.stress.session import SetupError
 
     try:
         rows = remedies_command.run(device, out=out, only=only or [], page=page)
@@ -283,8 +283,8 @@ def soak(
     may), 1 one did or a round failed, 2 wrong usage, wrong packages or unreadable input, 130 and 143
     interrupted.
     """
-    from lockstep.job.session import SetupError
-    from lockstep.soak import command
+    from lockstep.experiments.soak import command
+    from lockstep.experiments.stress.session import SetupError
 
     try:
         options = command.Options(
@@ -362,8 +362,8 @@ def bisect(
     Goes on from its log. Exit codes: 0 found, 1 not found: no change, or only among releases that cannot be
     tested, 2 wrong usage or nothing to build with, 130 and 143 interrupted.
     """
-    from lockstep.bisect import command
-    from lockstep.bisect.probe import Question
+    from lockstep.experiments.bisect import command
+    from lockstep.experiments.bisect.probe import Question
 
     try:
         question = Question(package, device, arm, wanted=command.wanted(wanted or []))
@@ -396,8 +396,8 @@ def probe_release(
     Exit codes: 0 it survives, 1 it hangs, 125 it cannot be tested or refuses to start, 128 wrong usage or
     nothing to build with.
     """
-    from lockstep.bisect import command
-    from lockstep.bisect.probe import Question
+    from lockstep.experiments.bisect import command
+    from lockstep.experiments.bisect.probe import Question
 
     try:
         question = Question(package, device, arm, wanted=command.wanted(wanted or []))

@@ -72,7 +72,7 @@ def assert_in_step() -> Callable[[Path], Verdict]:
     """
 
     def check(folder: Path) -> Verdict:
-        from lockstep.ledger import read_directory
+        from lockstep.record import read_directory
         from lockstep.verdict import Kind, judge
 
         verdict = judge(read_directory(folder))

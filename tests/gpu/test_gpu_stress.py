@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lockstep.devices import DeviceError, find_gpus
-from lockstep.job.arms import Arm, check
-from lockstep.job.gpu import GpuOptions, gpu_arms, gpu_job, gpu_layout, has_flash_attn
-from lockstep.job.spec import Layout
-from lockstep.job.supervise import Limits, run_job
-from lockstep.stack import StackError, check_stack
+from lockstep.experiments.stress.scenarios import Arm, check
+from lockstep.run.supervise import Limits, run_job
+from lockstep.stacks.swift.gpu import GpuOptions, gpu_arms, gpu_job, gpu_layout, has_flash_attn
+from lockstep.stacks.swift.pins import StackError, check_stack
+from lockstep.stacks.swift.spec import Layout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.stress, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import pytest
 def model() -> Path:
     """The tiny checkpoint, where `lockstep run` keeps it too."""
     from lockstep.fixtures.checkpoint import ensure_checkpoint
-    from lockstep.stack import complete_cpu_build
+    from lockstep.stacks.swift.pins import complete_cpu_build
 
     complete_cpu_build()
     return ensure_checkpoint(Path(__file__).parents[2] / ".lockstep" / "models")

@@ -11,11 +11,11 @@ from typing import Any
 
 import psutil
 
-from lockstep.job import shm, supervise
-from lockstep.job.launch import Ports
-from lockstep.job.spec import JobSpec, cpu_job
-from lockstep.job.supervise import Limits, Outcome, run_job
-from lockstep.ledger import Ledger, LedgerTail, read_directory
+from lockstep.record import Ledger, LedgerTail, read_directory
+from lockstep.run import shm, supervise
+from lockstep.run.supervise import Limits, Outcome, run_job
+from lockstep.stacks.swift.commands import Ports
+from lockstep.stacks.swift.spec import JobSpec, cpu_job
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(start_s=240.0, total_s=400.0)

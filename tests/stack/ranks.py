@@ -20,8 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lockstep.ledger import read_directory
-from lockstep.probe.core import Probe
+from lockstep.inside.recorder import Probe
+from lockstep.record import read_directory
 from lockstep.verdict import Verdict, judge
 
 Body = Callable[[Probe, int], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.audit import facts
+from lockstep.audit import sources as facts
 from lockstep.audit.checks.environment import _SERVER_OWN, _UNREAD
 from lockstep.audit.checks.ports import WEIGHT_SYNC
 from lockstep.audit.model import Source

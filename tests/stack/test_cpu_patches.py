@@ -1,4 +1,4 @@
-"""What lockstep.cpu puts into the pinned packages: each target is there, and each patch does what it says."""
+"""What lockstep.stacks.swift.inside.cpu puts into the pinned packages: each target is there, and each patch does what it says."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ pytest.importorskip("trl")
 
 import ranks  # noqa: E402
 
-from lockstep import cpu  # noqa: E402
-from lockstep.probe.core import Probe  # noqa: E402
-from lockstep.probe.weight_sync import count_weight_sync  # noqa: E402
+from lockstep.inside.recorder import Probe  # noqa: E402
+from lockstep.stacks.swift.inside import cpu  # noqa: E402
+from lockstep.stacks.swift.inside.weight_sync import count_weight_sync  # noqa: E402
 
 ROLLOUT = """
 from types import SimpleNamespace

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.job.gpu import gpu_job
-from lockstep.job.launch import Ports, rollout_command, trainer_command
-from lockstep.job.ports import free_ports
-from lockstep.job.spec import JobSpec, Layout
+from lockstep.run.ports import free_ports
+from lockstep.stacks.swift.commands import Ports, rollout_command, trainer_command
+from lockstep.stacks.swift.gpu import gpu_job
+from lockstep.stacks.swift.spec import JobSpec, Layout
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"external_plugins", "vllm_engine_kwargs", "deepspeed"}

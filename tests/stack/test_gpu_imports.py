@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-from lockstep.stack import StackError, check_stack
+from lockstep.stacks.swift.pins import StackError, check_stack
 
 MODULES = [
     "swift.cli.rollout",
@@ -50,13 +50,13 @@ MODULES = [
     "torchaudio",
     "torchvision",
     "triton",
-    "lockstep.job.session",
-    "lockstep.job.gpu",
-    "lockstep.probe.trainer",
-    "lockstep.probe.vllm_plugin",
-    "lockstep.probe.early",
-    "lockstep.probe.rollout",
-    "lockstep.probe.weight_sync",
+    "lockstep.experiments.stress.session",
+    "lockstep.stacks.swift.gpu",
+    "lockstep.stacks.swift.inside.trainer",
+    "lockstep.stacks.swift.inside.vllm_plugin",
+    "lockstep.stacks.swift.inside.entry_point",
+    "lockstep.stacks.swift.inside.rollout",
+    "lockstep.stacks.swift.inside.weight_sync",
 ]
 NEED_LIBCUDA = ["vllm.platforms.cuda", "vllm._C"]
 """Linked against libcuda.so.1, which NVIDIA's driver brings."""

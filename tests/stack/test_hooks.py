@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.probe.hooks import HookError, after_import, replace, wrap
+from lockstep.inside.hooks import HookError, after_import, replace, wrap
 
 SOURCE = '''
 def double(x):
@@ -145,8 +145,8 @@ def test_after_import_of_a_module_that_is_not_there(monkeypatch: pytest.MonkeyPa
 def test_the_entry_points_are_found() -> None:
     torch = [e for e in entry_points(group="torch.backends") if e.name == "lockstep"]
     vllm = [e for e in entry_points(group="vllm.general_plugins") if e.name == "lockstep"]
-    assert [e.value for e in torch] == ["lockstep.probe.early:register"]
-    assert [e.value for e in vllm] == ["lockstep.probe.vllm_plugin:register"]
+    assert [e.value for e in torch] == ["lockstep.stacks.swift.inside.entry_point:register"]
+    assert [e.value for e in vllm] == ["lockstep.stacks.swift.inside.vllm_plugin:register"]
     assert all(callable(e.load()) for e in (*torch, *vllm))
 
 
@@ -155,7 +155,7 @@ import json, sys
 sys.argv[0] = {argv!r}
 finders = list(sys.meta_path)
 import torch
-from lockstep.probe import vllm_plugin
+from lockstep.stacks.swift.inside import vllm_plugin
 vllm_plugin.register()
 new = [type(f).__name__ for f in sys.meta_path if f not in finders]
 print(json.dumps([sorted(m for m in sys.modules if m.startswith("lockstep.")), new]))
@@ -179,7 +179,7 @@ def test_outside_a_run_the_entry_points_do_nothing() -> None:
     pytest.importorskip("torch")
     modules, finders = _imports("rlhf.py", {})
     assert "_AfterImport" not in finders
-    assert not {"lockstep.cpu", "lockstep.probe.hooks"} & set(modules)
+    assert not {"lockstep.stacks.swift.inside.cpu", "lockstep.inside.hooks"} & set(modules)
 
 
 def test_in_a_run_only_the_trainer_waits_for_its_client(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_in_a_run_only_the_trainer_waits_for_its_client(tmp_path: Path) -> None:
 
 def test_the_clients_port_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     client = pytest.importorskip("swift.trainers.rlhf_trainer.vllm_client")
-    from lockstep.job import group_port
+    from lockstep.stacks.swift.inside import group_port
 
     made: list[Any] = []
 
@@ -217,7 +217,7 @@ def test_the_clients_port_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_real_client_uses_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     client = pytest.importorskip("swift.trainers.rlhf_trainer.vllm_client")
-    from lockstep.job import group_port
+    from lockstep.stacks.swift.inside import group_port
 
     original = client.VLLMClient.__init__
     monkeypatch.setenv(group_port.PORT, "4711")

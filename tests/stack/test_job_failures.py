@@ -21,7 +21,7 @@ pytest.importorskip("vllm")
 
 from jobs import ROOT, by_label, leaves_nothing, pid, processes, run, small_job
 
-from lockstep.ledger import Ledger, LedgerTail
+from lockstep.record import Ledger, LedgerTail
 from lockstep.verdict import Kind
 
 pytestmark = [pytest.mark.slow, pytest.mark.stress]

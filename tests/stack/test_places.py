@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from lockstep.probe.hooks import find
-from lockstep.probe.places import PLACES, place
+from lockstep.inside.hooks import find
+from lockstep.stacks.swift.compat import PLACES, place
 
 INSIDE = {
     "client": ["PyNcclCommunicator", "VLLMClient"],

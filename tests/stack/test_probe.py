@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 import ranks  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from lockstep.ledger import read_directory  # noqa: E402
-from lockstep.probe.core import Probe  # noqa: E402
-from lockstep.probe.groups import Group  # noqa: E402
+from lockstep.inside.group_names import Group  # noqa: E402
+from lockstep.inside.recorder import Probe  # noqa: E402
+from lockstep.record import read_directory  # noqa: E402
 from lockstep.verdict import Kind  # noqa: E402
 
 

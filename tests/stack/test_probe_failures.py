@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 import ranks  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from lockstep.probe.core import Probe  # noqa: E402
+from lockstep.inside.recorder import Probe  # noqa: E402
 from lockstep.verdict import Kind  # noqa: E402
 
 
@@ -154,7 +154,7 @@ def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
 SCRIPT = """
     import os, sys, time
     import torch
-    from lockstep.probe import attach
+    from lockstep.inside import attach
     probe = attach.attach("trainer", "rank", 0)
     assert attach.attach("trainer", "rank", 0) is probe
     print("recorded" if probe else "not recorded", flush=True)

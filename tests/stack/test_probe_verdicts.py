@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import ranks  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from lockstep.probe.core import Probe  # noqa: E402
+from lockstep.inside.recorder import Probe  # noqa: E402
 from lockstep.verdict import Kind  # noqa: E402
 
 HANG_S = 12.0

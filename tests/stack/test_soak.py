@@ -15,15 +15,15 @@ import pytest
 pytest.importorskip("vllm")
 pytest.importorskip("swift.llm.infer.rollout")
 
-from lockstep.job.cure import cured
-from lockstep.job.spec import cpu_job
-from lockstep.job.supervise import Limits
-from lockstep.ledger import read_directory
+from lockstep.experiments.soak.arm import Arm
+from lockstep.experiments.soak.client import read_prompts
+from lockstep.experiments.soak.record import Record, Tally
+from lockstep.experiments.soak.rounds import Settings, plan
+from lockstep.record import read_directory
 from lockstep.remedies.tried import AS_SHIPPED, TRIED
-from lockstep.soak.arm import Arm
-from lockstep.soak.client import read_prompts
-from lockstep.soak.record import Record, Tally
-from lockstep.soak.rounds import Settings, plan
+from lockstep.run.supervise import Limits
+from lockstep.stacks.swift.remedied import cured
+from lockstep.stacks.swift.spec import cpu_job
 from lockstep.verdict import Kind, judge
 
 pytestmark = pytest.mark.stress

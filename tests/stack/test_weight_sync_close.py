@@ -13,8 +13,8 @@ pytest.importorskip("vllm")
 
 import ranks  # noqa: E402
 
-from lockstep import cpu  # noqa: E402
-from lockstep.job.ports import free_ports, release_ports  # noqa: E402
+from lockstep.run.ports import free_ports, release_ports  # noqa: E402
+from lockstep.stacks.swift.inside import cpu  # noqa: E402
 
 TIMES = 40
 """Among so many closings in the wrong order one ends the process: torch's server polls a closed socket."""

@@ -110,7 +110,7 @@ if __name__ == "__main__":
     if "open" in options_:
         os.environ["OPEN_WAVE"] = "untested"
     if os.environ.get("LOCKSTEP_CPU"):  # the pinned release: ms-swift and vLLM as in the job
-        from lockstep import cpu
+        from lockstep.stacks.swift.inside import cpu
 
         cpu.apply_rollout()
     main(int(rank_), int(size_), Path(where), checkpoint, json.loads(plan), options_)

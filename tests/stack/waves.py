@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.job.command import Command
-from lockstep.job.ports import free_ports
-from lockstep.job.processes import ProcessTree
+from lockstep.run.ports import free_ports
+from lockstep.run.process import Command
+from lockstep.run.process_tree import ProcessTree
 
 HERE = Path(__file__).parent
 START_S, SILENCE_S = 240.0, 20.0

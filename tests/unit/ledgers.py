@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep.ledger import read_directory
+from lockstep.record import read_directory
 from lockstep.verdict import Verdict, judge
 
 START = 1000.0

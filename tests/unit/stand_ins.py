@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.experiments.stress import session
 from lockstep.fixtures.shapes import write_shapes
-from lockstep.job import session
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from lockstep.audit import Severity
 from lockstep.audit.cures import CAUSE, CURES
 from lockstep.audit.fix import fix
-from lockstep.audit.statements import parse
+from lockstep.audit.shell.statements import parse
 from lockstep.cli import app
 from lockstep.remedies.catalogue import REMEDIES
 from lockstep.remedies.model import Tried

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lockstep.audit import AuditError, findings, from_texts
 from lockstep.audit.fix import fix
 from lockstep.audit.output import to_json
-from lockstep.audit.text import decode
+from lockstep.audit.shell.text import decode
 
 SEEDS = [read(path.name) for path in sorted(SCRIPTS.iterdir()) if path.suffix in (".sh", ".txt", ".sbatch")]
 TOKENS = [

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from lockstep.audit import AuditError, from_texts
 from lockstep.audit.model import MAX_TEXT
-from lockstep.audit.statements import parse
-from lockstep.audit.text import decode
+from lockstep.audit.shell.statements import parse
+from lockstep.audit.shell.text import decode
 from lockstep.cli import app
 
 

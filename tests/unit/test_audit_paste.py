@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from audits import audit, by_id, job
 
-from lockstep.audit.paste import repair
+from lockstep.audit.shell.paste import repair
 
 
 def text_of(lines: str) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bisect.checkout import copy, describe
+from lockstep.experiments.bisect.checkout import copy, describe
 
 
 def git(tree: Path, *words: str) -> str:

@@ -10,13 +10,13 @@ import pytest
 from packaging.version import Version
 from typer.testing import CliRunner
 
-from lockstep import stack
-from lockstep.bisect import command, environment, log, releases
-from lockstep.bisect.log import LogError, Try
-from lockstep.bisect.probe import judge
-from lockstep.bisect.table import write_page
 from lockstep.cli import app
-from lockstep.probe.places import PLACES, place
+from lockstep.experiments.bisect import command, environment, log, releases
+from lockstep.experiments.bisect.log import LogError, Try
+from lockstep.experiments.bisect.probe import judge
+from lockstep.experiments.bisect.table import write_page
+from lockstep.stacks.swift import pins as stack
+from lockstep.stacks.swift.compat import PLACES, place
 
 KNOWN = [Version(f"3.{minor}.0") for minor in range(10, 20)]
 

@@ -9,11 +9,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from lockstep.bisect import environment, releases
-from lockstep.bisect import probe as probing
-from lockstep.bisect.companions import asked_for, nearest
-from lockstep.bisect.probe import MOVES, Question
-from lockstep.job.home import home
+from lockstep.experiments.bisect import environment, releases
+from lockstep.experiments.bisect import probe as probing
+from lockstep.experiments.bisect.companions import asked_for, nearest
+from lockstep.experiments.bisect.probe import MOVES, Question
+from lockstep.run.run_lock import home
 
 
 def said(wanted: str, found: str) -> str:

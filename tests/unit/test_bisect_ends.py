@@ -20,8 +20,8 @@ SLEEPS = (
 """Takes a second to end, as what has processes of its own does."""
 SEARCH = f"""
 from pathlib import Path
-from lockstep.bisect import command, environment, probe
-from lockstep.bisect.probe import Question
+from lockstep.experiments.bisect import command, environment, probe
+from lockstep.experiments.bisect.probe import Question
 python = Path("python")
 python.write_text('''#!/bin/sh\\nexec {sys.executable} -c "{SLEEPS}"\\n''')
 python.chmod(0o700)
@@ -30,7 +30,7 @@ command.probe_release(Question("ms-swift"), "4.2.0", None, Path("out"), fixed=Fa
 """
 FOLLOWS = f"""
 import subprocess, sys
-subprocess.run([sys.executable, "-c", "import sys; from lockstep.bisect.inside import _end_with_parent; "
+subprocess.run([sys.executable, "-c", "import sys; from lockstep.experiments.bisect.worker import _end_with_parent; "
     "_end_with_parent(int(sys.argv[1])); {SLEEPS}", str(__import__("os").getpid())])
 """
 
@@ -66,6 +66,6 @@ def test_nothing_is_left(tmp_path: Path, code: str, number: signal.Signals) -> N
 
 
 def test_one_whose_search_was_gone_before_it_began_does_nothing(tmp_path: Path) -> None:
-    code = "from lockstep.bisect.inside import _end_with_parent; _end_with_parent(1 << 22); print('ran')"
+    code = "from lockstep.experiments.bisect.worker import _end_with_parent; _end_with_parent(1 << 22); print('ran')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, b"")

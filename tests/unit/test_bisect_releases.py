@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from lockstep.bisect import releases
-from lockstep.bisect.releases import ReleaseError, choose, list_releases, parse, same
+from lockstep.experiments.bisect import releases
+from lockstep.experiments.bisect.releases import ReleaseError, choose, list_releases, parse, same
 
 V = Version
 KNOWN = [V(x) for x in ("0.9.2", "0.10.0", "0.10.0.post2", "0.10.1", "0.11.0rc1", "0.11.0", "0.11.0.post2")]

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.bisect.search import Found, Mark, conclude, next_release
+from lockstep.experiments.bisect.search import Found, Mark, conclude, next_release
 
 GOOD, BAD, UNTESTABLE = Mark.GOOD, Mark.BAD, Mark.UNTESTABLE
 

@@ -145,7 +145,7 @@ def test_what_is_left_over_is_ended(tmp_path: Path, process: subprocess.Popen[by
 def test_another_checkouts_run_and_one_that_goes_on_are_left_alone(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:
-    from lockstep.job.home import home
+    from lockstep.run.run_lock import home
 
     (tmp_path / "other").mkdir()
     assert ci("end.sh", env={"LOCKSTEP_RUNS": str(tmp_path / "other")}).returncode == 0

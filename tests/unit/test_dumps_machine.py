@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.dumps.errors import MAX_DEPTH, MAX_FILE, MAX_ITEMS, MAX_TEXT, DumpError, Malformed
-from lockstep.dumps.machine import Machine
 from lockstep.dumps.model import Dump, Operations
+from lockstep.dumps.pickle_reader import Machine
 from lockstep.dumps.read import parse
 
 

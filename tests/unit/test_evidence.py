@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.job.evidence import error_in, last_error, own_log
+from lockstep.run.evidence import error_in, last_error, own_log
 
 
 def write(logs: Path, name: str, text: str, *, mtime: float = 0.0) -> Path:

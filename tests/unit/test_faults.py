@@ -14,16 +14,17 @@ import pytest
 from ledgers import Job, incident, whole_job
 from typer.testing import CliRunner
 
-from lockstep import cli, faults
-from lockstep.faults import matrix
-from lockstep.faults.catalogue import FAULTS, Expected, Fault
-from lockstep.faults.data import without_images
-from lockstep.faults.matrix import wrong
-from lockstep.faults.page import write_page
+from lockstep import cli
+from lockstep.experiments.faults import matrix
+from lockstep.experiments.faults.matrix import wrong
+from lockstep.experiments.faults.page import write_page
 from lockstep.fixtures.shapes import check_dataset, write_shapes
-from lockstep.job.spec import JobSpec, cpu_job
-from lockstep.job.supervise import Outcome
-from lockstep.ledger import read_directory
+from lockstep.record import read_directory
+from lockstep.run.supervise import Outcome
+from lockstep.stacks.swift.faults import FAULTS, Expected, Fault
+from lockstep.stacks.swift.inside import faults
+from lockstep.stacks.swift.mixed_data import without_images
+from lockstep.stacks.swift.spec import JobSpec, cpu_job
 from lockstep.verdict import BoundaryView, GroupView, Kind, RankView, Verdict, judge
 
 ROOM = Path(faults.__file__).parent

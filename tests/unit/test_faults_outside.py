@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.faults.outside import kill_engine_core, stop_worker
+from lockstep.stacks.swift.outside_faults import kill_engine_core, stop_worker
 
 
 @pytest.fixture

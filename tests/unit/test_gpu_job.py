@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from launch_script import LOCAL, same, script
 
-from lockstep.job import session
-from lockstep.job.gpu import GPU_SIZES, GpuOptions, gpu_arms, gpu_job, pretended_gpus
-from lockstep.job.session import SetupError
-from lockstep.job.spec import JobSpec, Layout
+from lockstep.experiments.stress import session
+from lockstep.experiments.stress.session import SetupError
+from lockstep.stacks.swift.gpu import GPU_SIZES, GpuOptions, gpu_arms, gpu_job, pretended_gpus
+from lockstep.stacks.swift.spec import JobSpec, Layout
 from lockstep.verdict import Kind
 
 LAYOUTS = {4: ("0,1", "2,3"), 6: ("0,1,2,3", "4,5"), 8: ("0,1,2,3,4,5", "6,7")}

@@ -12,11 +12,11 @@ from typing import Any
 import ledgers
 import pytest
 
-from lockstep.job import arms
-from lockstep.job.arms import Arm, Result, boundaries, check, run_arms, stress_arms
-from lockstep.job.processes import StartError
-from lockstep.job.spec import cpu_job
-from lockstep.job.supervise import JobError, Limits, Outcome
+from lockstep.experiments.stress import scenarios as arms
+from lockstep.experiments.stress.scenarios import Arm, Result, boundaries, check, run_arms, stress_arms
+from lockstep.run.process_tree import StartError
+from lockstep.run.supervise import JobError, Limits, Outcome
+from lockstep.stacks.swift.spec import cpu_job
 from lockstep.verdict import GroupView, Kind, Verdict
 
 JOB = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from launch_script import LOCAL, flags, same, script
 
-from lockstep import faults, remedies
-from lockstep.job.launch import Command, Ports, rollout_command, trainer_command
-from lockstep.job.spec import CPU_SIZES, JobSpec, Layout, cpu_job
+from lockstep import remedies
+from lockstep.stacks.swift.commands import Command, Ports, rollout_command, trainer_command
+from lockstep.stacks.swift.inside import faults
+from lockstep.stacks.swift.spec import CPU_SIZES, JobSpec, Layout, cpu_job
 
 PORTS = Ports(
     http=10001, rendezvous=10002, weight_sync=10003, rollout=10004, ras_rollout=10005, ras_trainer=10006

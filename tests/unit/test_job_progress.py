@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ledgers import Job, whole_job
 
-from lockstep.ledger import LedgerTail
+from lockstep.record import LedgerTail
 from lockstep.report.progress import EVERY_S, LEAST_S, ProgressLine, describe
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.job import ras
+from lockstep.run import ras
 
 REPORT = (
     "Job summary\n===========\n\n  Nodes  Processes  GPUs\n      1          6     6\n\nErrors\n======\n\n"

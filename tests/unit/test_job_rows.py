@@ -9,9 +9,9 @@ from stand_ins import stand_in
 from typer.testing import CliRunner
 
 from lockstep import cli
-from lockstep.faults import command, matrix
-from lockstep.job import remedy_runs
-from lockstep.job.rows import RowsError, read_rows, write_rows
+from lockstep.experiments.faults import command, matrix
+from lockstep.experiments.remedies import runs as remedy_runs
+from lockstep.run.summary_file import RowsError, read_rows, write_rows
 
 GARBAGE = [
     (b"", "not JSON: Expecting value"),

@@ -15,11 +15,11 @@ from stand_ins import stand_in
 from typer.testing import CliRunner
 
 from lockstep import cli
-from lockstep.job import session
-from lockstep.job.home import KEPT, HomeInUse, home
-from lockstep.job.processes import StartError
-from lockstep.job.session import SetupError
-from lockstep.stack import StackError
+from lockstep.experiments.stress import session
+from lockstep.experiments.stress.session import SetupError
+from lockstep.run.process_tree import StartError
+from lockstep.run.run_lock import KEPT, HomeInUse, home
+from lockstep.stacks.swift.pins import StackError
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_command_says_so_and_exits_with_2(tmp_path: Path) -> None:
 import importlib.metadata as m, sys
 real = m.version
 m.version = lambda name: "0.23.0" if name == "trl" else real(name)
-import lockstep.stack as s
+import lockstep.stacks.swift.pins as s
 s.version = m.version
 sys.argv = ["lockstep", "run"]
 from lockstep.cli import main
@@ -215,7 +215,7 @@ def test_a_second_run_in_the_same_folder_is_refused(ready: Path, monkeypatch: py
 
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys, time, pathlib; from lockstep.job.home import home\n"
+        "import sys, time, pathlib; from lockstep.run.run_lock import home\n"
         "with home(pathlib.Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as other:

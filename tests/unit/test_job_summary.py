@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lockstep.job.arms import Result, stress_arms
-from lockstep.job.spec import cpu_job
-from lockstep.job.supervise import Outcome
-from lockstep.report.summary import show_result, show_summary
+from lockstep.experiments.stress.scenarios import Result, stress_arms
+from lockstep.experiments.stress.summary import show_result, show_summary
+from lockstep.run.supervise import Outcome
+from lockstep.stacks.swift.spec import cpu_job
 from lockstep.verdict import Kind, Verdict
 
 ARM = stress_arms(cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes")))[0]

@@ -17,14 +17,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.job import evidence, scratch, supervise
-from lockstep.job.launch import Command, Ports
-from lockstep.job.losses import Loss, Losses
-from lockstep.job.ports import free_ports, release_ports
-from lockstep.job.processes import ProcessInfo
-from lockstep.job.spec import JobSpec, cpu_job
-from lockstep.job.supervise import JobError, Limits, Outcome, run_job
-from lockstep.ledger import Ledger, LedgerTail
+from lockstep.record import Ledger, LedgerTail
+from lockstep.run import evidence, scratch, supervise
+from lockstep.run.lost_processes import Loss, Losses
+from lockstep.run.ports import free_ports, release_ports
+from lockstep.run.process_tree import ProcessInfo
+from lockstep.run.supervise import JobError, Limits, Outcome, run_job
+from lockstep.stacks.swift.commands import Command, Ports
+from lockstep.stacks.swift.spec import JobSpec, cpu_job
 from lockstep.verdict import Kind
 
 FAKE = str(Path(__file__).with_name("fake_job.py"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ledgers import AR, Job, whole_job
 
-from lockstep.ledger import LedgerError, LedgerTail, Operation, read_directory, read_ledger
+from lockstep.record import LedgerError, LedgerTail, Operation, read_directory, read_ledger
 
 PROCESS = {
     "k": "process",
@@ -235,7 +235,7 @@ def test_streams_hold_what_was_issued(tmp_path: Path) -> None:
 
 def test_reading_needs_neither_torch_nor_rich() -> None:
     code = (
-        "import sys, lockstep.verdict, lockstep.ledger; print({'torch', 'rich', 'typer'} & set(sys.modules))"
+        "import sys, lockstep.verdict, lockstep.record; print({'torch', 'rich', 'typer'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

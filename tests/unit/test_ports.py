@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.job import ports
-from lockstep.job.ports import PortInUse, check_port_free, free_ports, release_ports
+from lockstep.run import ports
+from lockstep.run.ports import PortInUse, check_port_free, free_ports, release_ports
 
 ENV = {**os.environ, "PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
 LOW, HIGH = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
@@ -59,7 +59,7 @@ def test_a_pair_around_a_port_in_use_is_not_given(monkeypatch: pytest.MonkeyPatc
 def test_another_process_gets_other_ports_until_release_or_death(monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     code = (
-        "import sys\nfrom lockstep.job import ports\n"
+        "import sys\nfrom lockstep.run import ports\n"
         f"ports._candidates = lambda: [{port}]\n"
         "try:\n    print(ports.free_ports(1), flush=True)\n"
         "except OSError as error:\n    print(error, flush=True)\n"

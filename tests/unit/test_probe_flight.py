@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.probe.flight import Entry, FlightRecorder
-from lockstep.probe.groups import GroupNames
-from lockstep.probe.tally import Counts, GroupTable
+from lockstep.inside.counters import Counts, GroupTable
+from lockstep.inside.flight_recorder import Entry, FlightRecorder
+from lockstep.inside.group_names import GroupNames
 
 DP = ("15", "undefined")
 DEFAULT = ("0", "default_pg")
@@ -361,6 +361,6 @@ def test_a_torch_without_a_recorder_for_gloo_is_named(
     recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(sys.modules["torch._C._distributed_c10d"], "_dump_fr_trace")
-    monkeypatch.setattr("lockstep.probe.flight.version", lambda name: "2.6.0")
+    monkeypatch.setattr("lockstep.inside.flight_recorder.version", lambda name: "2.6.0")
     with pytest.raises(RuntimeError, match=r"torch 2\.6\.0 has no flight recorder for gloo"):
         FlightRecorder()

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.ledger import read_ledger
-from lockstep.probe.digest import MAX_PAIRS, Stream
-from lockstep.probe.flight import Entry, Status, elements
-from lockstep.probe.groups import Group, GroupNames
-from lockstep.probe.numbers import Numbers
-from lockstep.probe.tally import Counted, Counts, GroupTable
-from lockstep.probe.writer import LedgerWriter
+from lockstep.inside.counters import Counted, Counts, GroupTable
+from lockstep.inside.digest import MAX_PAIRS, Stream
+from lockstep.inside.flight_recorder import Entry, Status, elements
+from lockstep.inside.group_names import Group, GroupNames
+from lockstep.inside.numbering import Numbers
+from lockstep.inside.writer import LedgerWriter
+from lockstep.record import read_ledger
 
 CALLS = st.lists(st.tuples(st.sampled_from(["all_reduce", "broadcast"]), st.integers(0, 3)))
 
@@ -174,7 +174,7 @@ def test_lines_are_whole_and_in_utf_8(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from lockstep.probe.writer import LedgerWriter
+from lockstep.inside.writer import LedgerWriter
 writer = LedgerWriter(Path(sys.argv[1]), "trainer-rank-0-1")
 writer.write({"k": "end", "t": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (40, resource.RLIM_INFINITY))
@@ -199,6 +199,6 @@ def test_a_line_that_did_not_fit_does_not_swallow_the_next(tmp_path: Path) -> No
 
 
 def test_a_complaint_that_cannot_be_written_is_dropped() -> None:
-    code = "from lockstep.probe.writer import complain; complain('something'); raise SystemExit(7)"
+    code = "from lockstep.inside.writer import complain; complain('something'); raise SystemExit(7)"
     with Path("/dev/full").open("w") as full:
         assert subprocess.run([sys.executable, "-c", code], stderr=full).returncode == 7

@@ -9,13 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from lockstep.probe import hooks, where
-from lockstep.probe.groups import Group
-from lockstep.probe.tally import Counted
+from lockstep.inside import hooks
+from lockstep.inside import main_thread as where
+from lockstep.inside.counters import Counted
+from lockstep.inside.group_names import Group
 
 SCRIPT = """
 import fcntl, os, sys, threading, time
-from lockstep.probe.where import MainThread
+from lockstep.inside.main_thread import MainThread
 
 def look():
     time.sleep(0.3)
@@ -30,7 +31,7 @@ exec(sys.argv[1])
 
 def test_lines_are_told_without_the_folders_of_packages() -> None:
     assert where.short_path("/any/lib/python3/site-packages/vllm/x.py") == "vllm/x.py"
-    assert where.short_path(where.__file__) == "lockstep/probe/where.py"
+    assert where.short_path(where.__file__) == "lockstep/inside/main_thread.py"
     assert where.short_path("/home/user/train.py") == "/home/user/train.py"
 
 
@@ -54,7 +55,7 @@ def test_a_wrapped_call_is_issued_by_its_caller_and_not_by_the_wrapper(
 
 STARVED = """
 import hashlib, os, threading
-from lockstep.probe.where import MainThread
+from lockstep.inside.main_thread import MainThread
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 main = MainThread()

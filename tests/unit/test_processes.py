@@ -16,9 +16,8 @@ import psutil
 import pytest
 
 import lockstep
-from lockstep.job import shm
-from lockstep.job.ending import MARKER, marked
-from lockstep.job.processes import (
+from lockstep.run import shm
+from lockstep.run.process_tree import (
     Command,
     ProcessTree,
     ProcessTreeError,
@@ -26,6 +25,7 @@ from lockstep.job.processes import (
     WardenLostError,
     terminate_as_exit,
 )
+from lockstep.run.shutdown import MARKER, marked
 
 PY = sys.executable
 ZOO = str(Path(__file__).with_name("process_zoo.py"))
@@ -35,7 +35,7 @@ SLEEP = [PY, "-S", "-c", "import time; time.sleep(600)"]
 RUNNER = """
 import os, signal, sys, time
 from pathlib import Path
-from lockstep.job.processes import ProcessTree, terminate_as_exit
+from lockstep.run.process_tree import ProcessTree, terminate_as_exit
 # As in a terminal, also where the tests themselves run under nohup or in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -141,7 +141,7 @@ def wardens() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if "lockstep.job.warden" in process.cmdline():
+            if "lockstep.run.reaper" in process.cmdline():
                 found.append(process)
     return found
 

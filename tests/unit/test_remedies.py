@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from lockstep import remedies
-from lockstep.job.cure import cured
-from lockstep.job.spec import JobSpec, cpu_job
+from lockstep.experiments.remedies.page import write_page
 from lockstep.remedies.catalogue import REMEDIES
 from lockstep.remedies.model import Change
 from lockstep.remedies.tried import AS_SHIPPED, TRIED
-from lockstep.report.remedies_page import write_page
+from lockstep.stacks.swift.remedied import cured
+from lockstep.stacks.swift.spec import JobSpec, cpu_job
 
 
 def job() -> JobSpec:

@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.job.launch import Command, Ports
-from lockstep.job.spec import JobSpec, cpu_job
-from lockstep.job.supervise import Limits
-from lockstep.ledger import read_directory
-from lockstep.soak import arm, rollout
-from lockstep.soak.arm import Arm, SoakError
-from lockstep.soak.record import Record, Tally, read
-from lockstep.soak.rounds import Prompt, Settings
+from lockstep.experiments.soak import arm, rollout
+from lockstep.experiments.soak.arm import Arm, SoakError
+from lockstep.experiments.soak.record import Record, Tally, read
+from lockstep.experiments.soak.rounds import Prompt, Settings
+from lockstep.record import read_directory
+from lockstep.run.supervise import Limits
+from lockstep.stacks.swift.commands import Command, Ports
+from lockstep.stacks.swift.spec import JobSpec, cpu_job
 from lockstep.verdict import Kind, judge
 
 FAKE = str(Path(__file__).with_name("fake_rollout.py"))

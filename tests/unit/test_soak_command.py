@@ -13,15 +13,15 @@ from stand_ins import stand_in
 from typer.testing import CliRunner
 
 from lockstep import cli
-from lockstep.job import session
-from lockstep.job.gpu import GpuOptions
-from lockstep.job.session import SetupError
-from lockstep.job.spec import JobSpec
-from lockstep.soak import command
-from lockstep.soak.arm import Arm
-from lockstep.soak.command import Options, is_wrong, run, span
-from lockstep.soak.record import Tally
-from lockstep.soak.rounds import Settings
+from lockstep.experiments.soak import command
+from lockstep.experiments.soak.arm import Arm
+from lockstep.experiments.soak.command import Options, is_wrong, run, span
+from lockstep.experiments.soak.record import Tally
+from lockstep.experiments.soak.rounds import Settings
+from lockstep.experiments.stress import session
+from lockstep.experiments.stress.session import SetupError
+from lockstep.stacks.swift.gpu import GpuOptions
+from lockstep.stacks.swift.spec import JobSpec
 
 ROUND = {"s": 0.5, "requests": 6, "pauses": 0, "paused_s": 0.0, "load": 1.0}
 HANG = {**ROUND, "text": "rank 0 waits", "group": "rollout.dp", "cause": "offline-wave-race"}

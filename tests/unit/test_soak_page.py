@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lockstep.soak.page import print_table, rate_text, write_page
-from lockstep.soak.record import Tally
-from lockstep.soak.rounds import Settings
+from lockstep.experiments.soak.page import print_table, rate_text, write_page
+from lockstep.experiments.soak.record import Tally
+from lockstep.experiments.soak.rounds import Settings
 
 SETTINGS = Settings(remedy="as shipped", seed=7, device="cpu", workers=2, pause_rate=4.0, pause_s=0.5, load=2)
 LINE = {"s": 0.5, "requests": 6, "pauses": 2, "paused_s": 0.4, "load": 1.5}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from lockstep.soak.pauses import Pauses
-from lockstep.soak.rounds import Pause
+from lockstep.experiments.soak.pauses import Pauses
+from lockstep.experiments.soak.rounds import Pause
 
 
 @pytest.fixture

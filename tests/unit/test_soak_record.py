@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.soak.record import Record, RecordError, read, seed_of
-from lockstep.soak.rounds import Settings
+from lockstep.experiments.soak.record import Record, RecordError, read, seed_of
+from lockstep.experiments.soak.rounds import Settings
 
 SETTINGS = Settings(remedy="as shipped", seed=7, device="cpu", workers=2)
 ROUND: dict[str, Any] = {"s": 0.5, "requests": 6, "pauses": 2, "paused_s": 0.4, "load": 1.5}

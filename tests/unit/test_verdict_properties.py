@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ledgers import AG, AR, RS, START, Issue, Job, Pass, Proc, Work, incident, trainers, whole_job
 
-from lockstep.ledger import Ledger, read_directory
+from lockstep.record import Ledger, read_directory
 from lockstep.report import to_json
 from lockstep.verdict import Kind, judge
 

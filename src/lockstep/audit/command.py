@@ -12,7 +12,7 @@ from lockstep.audit.fix import fix as corrected
 from lockstep.audit.job import from_texts
 from lockstep.audit.model import AuditError
 from lockstep.audit.output import has_hazard, show, to_json
-from lockstep.audit.text import read
+from lockstep.audit.shell.text import read
 from lockstep.audit.versions import from_file
 
 

@@ -16,7 +16,7 @@ from lockstep.audit.cures import apart, choose, in_place
 from lockstep.audit.devices import asynchronous, parallel
 from lockstep.audit.job import from_texts
 from lockstep.audit.model import Job, Option, Process, Setting, Word
-from lockstep.audit.text import Layout
+from lockstep.audit.shell.text import Layout
 
 _LOCAL = ("0.0.0.0", "localhost", "::", "")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})\Z")

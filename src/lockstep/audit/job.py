@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from lockstep.audit import facts, versions
+from lockstep.audit import sources as facts
+from lockstep.audit import versions
 from lockstep.audit.model import AuditError, Command, Finding, Job, Place, Severity
-from lockstep.audit.paste import Repaired, repair
 from lockstep.audit.programs import process_of, wait_of
-from lockstep.audit.shell import follow
-from lockstep.audit.statements import Followed
-from lockstep.audit.text import Layout, read, split
-from lockstep.audit.wrappers import name_of
+from lockstep.audit.shell.follow import follow
+from lockstep.audit.shell.paste import Repaired, repair
+from lockstep.audit.shell.statements import Followed
+from lockstep.audit.shell.text import Layout, read, split
+from lockstep.audit.shell.wrappers import name_of
 
 MAX_PROCESSES = 200
 """Processes of one job. Each is compared with each other one."""

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lockstep.audit.text import Layout
+    from lockstep.audit.shell.text import Layout
 
 MAX_TEXT = 65_536
 """Longest value kept, in characters: a script that doubles a variable in a loop must not exhaust memory."""

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from lockstep.audit.model import Finding, Job, Severity
-from lockstep.audit.sheet import sheet
+from lockstep.audit.process_facts import sheet
 
 SCHEMA = "lockstep.audit/1"
 _STYLES = {

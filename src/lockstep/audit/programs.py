@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from lockstep.audit.model import Command, Option, Process, Wait, Word
-from lockstep.audit.wrappers import name_of, without_start
+from lockstep.audit.shell.wrappers import name_of, without_start
 
 _SIDES = {"rollout": "rollout", "rlhf": "trainer", "sft": "trainer", "pt": "trainer", "deploy": "server"}
 _SCRIPT = re.compile(r"(?:^|/)swift/cli/(\w+)\.py\Z")

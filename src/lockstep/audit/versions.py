@@ -10,8 +10,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from lockstep.audit.model import AuditError, Command
-from lockstep.audit.text import read, split
-from lockstep.audit.wrappers import name_of
+from lockstep.audit.shell.text import read, split
+from lockstep.audit.shell.wrappers import name_of
 
 _IMAGE = re.compile(r"(torch|vllm|swift|deepspeed|transformers|trl)[-_]?v?(\d+\.\d+(?:\.\d+)?)")
 _PINS = "lines like vllm==0.11.0, as pip freeze prints them"

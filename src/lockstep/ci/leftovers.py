@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = b"LOCKSTEP_RUN_DIR="
-"""Every process of a job has this variable (`lockstep.job.launch`)."""
+"""Every process of a job has this variable (`lockstep.stacks.swift.commands`)."""
 LOCK = ".lock"
-"""Held by a run for as long as it lives (`lockstep.job.home`)."""
+"""Held by a run for as long as it lives (`lockstep.run.run_lock`)."""
 GRACE_S = 5.0
 
 

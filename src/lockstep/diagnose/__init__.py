@@ -5,7 +5,7 @@ stack.
 from __future__ import annotations
 
 from lockstep.diagnose.diagnose import conclude, diagnose
+from lockstep.diagnose.input_files import InputError
 from lockstep.diagnose.model import CAUSES, Cause, CauseId, Diagnosis, Evidence
-from lockstep.diagnose.source import InputError
 
 __all__ = ["CAUSES", "Cause", "CauseId", "Diagnosis", "Evidence", "InputError", "conclude", "diagnose"]

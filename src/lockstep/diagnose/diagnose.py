@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from lockstep.diagnose import arithmetic, words
+from lockstep.diagnose import numeric_checks as arithmetic
+from lockstep.diagnose import sentences as words
 from lockstep.diagnose.causes import Case, weigh
 from lockstep.diagnose.events import Event, Mark
 from lockstep.diagnose.groups import Layout, Reading, readings
 from lockstep.diagnose.groups.match import Seen
+from lockstep.diagnose.input_files import find, opened
 from lockstep.diagnose.model import (
     Cause,
     CauseId,
@@ -21,9 +23,8 @@ from lockstep.diagnose.model import (
     RankLine,
     ReadingLine,
 )
-from lockstep.diagnose.picture import Group, Picture, picture
 from lockstep.diagnose.scan import Scan, scan
-from lockstep.diagnose.source import find, opened
+from lockstep.diagnose.timeline import Group, Picture, picture
 from lockstep.remedies.catalogue import REMEDIES
 
 _SIZES = re.compile(r"(tensor|pipeline|data)_parallel_size=(\d{1,4})")

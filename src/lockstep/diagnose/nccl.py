@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from lockstep.diagnose.events import Event, GroupLabel, Mark, MarkKind, Status, Timeout
-from lockstep.diagnose.prefix import origin, quote
+from lockstep.diagnose.log_prefixes import origin, quote
 
 _TIMEOUT = re.compile(
     r"(Watchdog caught collective operation timeout:\s{0,4})?"

@@ -10,8 +10,8 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from lockstep.diagnose.arithmetic import ranges
 from lockstep.diagnose.model import Cause, Diagnosis, Evidence, GroupLine
+from lockstep.diagnose.numeric_checks import ranges
 
 _RANKS_SHOWN = 16
 _READINGS_SHOWN = 3

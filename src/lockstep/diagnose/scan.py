@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from lockstep.diagnose import marks, nccl
+from lockstep.diagnose import line_patterns as marks
+from lockstep.diagnose import nccl
 from lockstep.diagnose.events import Event, Mark, Status, Timeout
-from lockstep.diagnose.prefix import MAX_LINE, decode, strip
+from lockstep.diagnose.log_prefixes import MAX_LINE, decode, strip
 
 # Long strings are faster to search for than short ones. Each must be in at least one line of whatever is to
 # be found.

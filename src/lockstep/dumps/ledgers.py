@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, cast
 
-from lockstep.ledger import Group, Ledger, Mark, Problem, ProcessLine, Pulse, Waiting
+from lockstep.record import Group, Ledger, Mark, Problem, ProcessLine, Pulse, Waiting
 from lockstep.verdict.groups import JobGroup, Member
 
 from .model import Dump, GroupKey, Open, Trace

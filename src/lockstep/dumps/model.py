@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockstep.ledger import Operation
+from lockstep.record import Operation
 
 
 @dataclass(frozen=True, slots=True)

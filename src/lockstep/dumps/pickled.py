@@ -8,9 +8,9 @@ from typing import Any
 
 from .collect import Collector, Like
 from .errors import Malformed
+from .fast_path import Integers, compile_lane, reference
 from .header import read_header
-from .lane import Integers, compile_lane, reference
-from .machine import Machine
+from .pickle_reader import Machine
 
 _LANES = 4
 _KEPT = 1 << 14

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.ledger import Operation
+from lockstep.record import Operation
 
 from .errors import MAX_WORK, Malformed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.ledger import Operation
+from lockstep.record import Operation
 from lockstep.verdict import RankView
 from lockstep.verdict.groups import JobGroup
 from lockstep.verdict.sentence import group_text, operation_text

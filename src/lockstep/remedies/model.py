@@ -23,7 +23,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Change:
-    """What a remedy changes in the job, as data that `lockstep.job.cure` puts into a spec."""
+    """What a remedy changes in the job, as data that `lockstep.stacks.swift.remedied` puts into a spec."""
 
     plugin: str = ""
     """File in this folder, for the rollout's `--external_plugins`."""

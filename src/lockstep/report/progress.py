@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import TextIO
 
-from lockstep.ledger import Ledger, LedgerTail
+from lockstep.record import Ledger, LedgerTail
 
 EVERY_S = 60.0
 """Where a line cannot be rewritten in place, it is printed again after this time even if nothing was

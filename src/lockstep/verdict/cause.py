@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.ledger import Ledger
+from lockstep.record import Ledger
 
 from .model import Kind, RankView, Verdict
-from .stillness import PASSES, silent_for
+from .quiescence import PASSES, silent_for
 
 UNKNOWN = "unknown"
 

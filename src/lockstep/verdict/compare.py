@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.ledger import Boundary, Operation, Problem
+from lockstep.record import Boundary, Operation, Problem
 
+from .first_difference import operation_at, part
 from .groups import JobGroup, Member
-from .streams import operation_at, part
 
 
 @dataclass(frozen=True)

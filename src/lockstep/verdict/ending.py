@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.ledger import PULSE_S, Ledger, Problem
+from lockstep.record import PULSE_S, Ledger, Problem
 
 from .groups import JobGroup
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lockstep.ledger import Ledger, Mark, Problem
+from lockstep.record import Ledger, Mark, Problem
 
 
 @dataclass(frozen=True)

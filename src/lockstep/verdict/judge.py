@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.ledger import PULSE_S, Ledger
+from lockstep.record import PULSE_S, Ledger
 
+from .boundary_order import Ways, ways
 from .cause import explain
 from .compare import Difference, difference, in_streams, last_counts
 from .ending import cut_short, gone_at, terminated
 from .groups import gather, order
-from .hang import Cause, Hang, find
 from .model import Kind, Verdict
 from .patience import may_move
+from .quiescence import Window, last_still, silent_for, still
 from .sentence import group_text, hang_text, parts_text
-from .stillness import Window, last_still, silent_for, still
 from .views import (
     boundary_view,
     difference_views,
@@ -26,7 +26,7 @@ from .views import (
     shared_view,
     span_text,
 )
-from .ways import Ways, ways
+from .wait_graph import Cause, Hang, find
 
 PATIENCE_S = 60.0
 """Without any movement for this long, ranks that differ are stuck also if one sleeps or is not seen."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from lockstep.ledger import Problem
+from lockstep.record import Problem
 
 
 class Kind(str, Enum):

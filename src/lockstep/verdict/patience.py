@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.ledger import Ledger
+from lockstep.record import Ledger
 
-from .hang import Hang
-from .stillness import PASSES, Window, unseen
+from .quiescence import PASSES, Window, unseen
+from .wait_graph import Hang
 
 
 def may_move(hang: Hang, ledgers: Sequence[Ledger], window: Window, settle_s: float) -> bool:

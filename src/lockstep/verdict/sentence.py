@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from lockstep.ledger import Operation, Pulse, Waiting
+from lockstep.record import Operation, Pulse, Waiting
 
-from .hang import ranks_text
 from .model import GroupView, RankView
+from .wait_graph import ranks_text
 
 # The flight recorder has the names of C++, people know those of Python.
 _DTYPES = {

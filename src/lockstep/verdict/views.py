@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.ledger import PULSE_S, Boundary, Ledger, Operation, Waiting
+from lockstep.record import PULSE_S, Boundary, Ledger, Operation, Waiting
 
 from .compare import Difference, last_shared
+from .first_difference import operation_at
 from .groups import JobGroup, Member
-from .hang import Hang, open_boundary
 from .model import BoundaryView, GroupView, RankState, RankView
+from .quiescence import silent_for
 from .sentence import innermost, operation_text
-from .stillness import silent_for
-from .streams import operation_at
+from .wait_graph import Hang, open_boundary
 
 
 def group_view(group: JobGroup) -> GroupView:

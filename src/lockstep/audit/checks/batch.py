@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.audit import facts
+from lockstep.audit import sources as facts
 from lockstep.audit.checks.boundaries import evaluates
 from lockstep.audit.devices import asynchronous, parallel, world_size
 from lockstep.audit.model import Finding, Job, Process, Severity

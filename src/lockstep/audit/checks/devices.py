@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from lockstep.audit import facts
+from lockstep.audit import sources as facts
 from lockstep.audit.checks.ports import LOCAL_HOSTS
 from lockstep.audit.devices import devices, parallel, ranks_here
 from lockstep.audit.model import Finding, Job, Place, Process, Severity

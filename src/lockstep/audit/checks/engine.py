@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from lockstep.audit import cures, facts
+from lockstep.audit import cures
+from lockstep.audit import sources as facts
 from lockstep.audit.devices import asynchronous, parallel
 from lockstep.audit.model import Finding, Job, Process, Severity, Source
 from lockstep.audit.versions import at_least

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.audit import facts
+from lockstep.audit import sources as facts
 from lockstep.audit.devices import launcher_value
 from lockstep.audit.model import Finding, Job, Process, Severity
 

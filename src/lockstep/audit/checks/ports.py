@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.audit import facts
+from lockstep.audit import sources as facts
 from lockstep.audit.model import Finding, Job, Process, Severity, Value, literal
 
 WEIGHT_SYNC = 51216

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lockstep.diagnose.events import Mark
 from lockstep.diagnose.groups import RELEASES, Reading, Release
 from lockstep.diagnose.model import Cause, CauseId, Evidence, Standing
-from lockstep.diagnose.picture import Group, Picture, before
+from lockstep.diagnose.timeline import Group, Picture, before
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ step.
 
 from __future__ import annotations
 
-from lockstep.diagnose import arithmetic
+from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose.causes.case import Case, judged
 from lockstep.diagnose.model import Cause, Evidence
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lockstep.diagnose import arithmetic
+from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose.causes.case import Case, judged
 from lockstep.diagnose.events import Timeout
 from lockstep.diagnose.model import Cause, Evidence

@@ -1,0 +1,67 @@
+"""The matrix of faults as a page of Markdown, from the rows of its runs alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.run.summary_file import Row
+from lockstep.stacks.swift.faults import FAULTS, Expected
+
+_HEAD = """# Faults
+
+Made by `lockstep faults` from runs of the whole job on a CPU (`nox -s faults`): two trainer ranks on gloo,
+a rollout of data parallel size 2, three steps. Each fault is made from outside, at a chosen rank and moment
+(`src/lockstep/stacks/swift/inside/faults/`), and is the twin of something that happens in real jobs.
+
+*Right?* says whether verdict, side, group, last boundary that agreed, rank or process, and cause were all
+the expected ones. Of two ranks that issued different collectives neither is the majority: there the verdict
+is right if it tells what each of them issued. *Seconds* go from the last movement in the job to the verdict
+where it hung, else from its end.
+
+| fault | side | verdict | expected | right? | names | seconds |
+| --- | --- | --- | --- | --- | --- | ---: |
+"""
+
+
+def write_page(rows: Sequence[Row], path: Path) -> None:
+    """Writes the page; faults without a row are listed as not run."""
+    by_name = {row["fault"]: row for row in rows}
+    table, notes = [], []
+    for fault in FAULTS:
+        row = by_name.get(fault.name)
+        if row is None or "sentence" not in row:
+            why = f"not run: {row['wrong']}" if row else "not run"
+            table.append(f"| {fault.name} | {fault.side} | - | {_expected(fault.expected)} | {why} | | |")
+            continue
+        right = "yes" if not row["wrong"] else f"**no**: {row['wrong']}"
+        names = ", ".join(filter(None, (row["group"], row["named"], _after(row), row["cause"])))
+        seconds = f"{row['seconds_to_verdict']:.1f}"
+        table.append(
+            f"| {fault.name} | {fault.side} | {row['verdict']} | {_expected(fault.expected)} "
+            f"| {right} | {names} | {seconds} |"
+        )
+        notes.append(_note(fault.name, fault.twin, fault.why, row))
+    path.write_text(_HEAD + "\n".join(table) + "\n\n## What was said\n\n" + "\n".join(notes))
+
+
+def _expected(expected: Expected) -> str:
+    return ", ".join(filter(None, (expected.kinds, expected.cause)))
+
+
+def _after(row: Row) -> str:
+    return f"after {row['agreed']}" if row["agreed"] else ""
+
+
+def _note(name: str, twin: str, why: str, row: Row) -> str:
+    lines = [f"### {name}", "", f"Twin of: {twin}. {why[0].upper()}{why[1:]}.", "", f"> {row['sentence']}"]
+    if row["cause"]:
+        lines += [">", f"> cause: {'; '.join((row['cause'], *row['evidence']))}"]
+    if row["done_from_outside"]:
+        lines += ["", f"From outside: {_times(row['done_from_outside'])}."]
+    return "\n".join(lines) + "\n"
+
+
+def _times(done: Sequence[str]) -> str:
+    return "; ".join(f"{what} ({n} times)" if n > 1 else what for what, n in Counter(done).items())

@@ -1,0 +1,1 @@
+"""`lockstep remedies`: the job with a late rank under each remedy."""

@@ -1,0 +1,58 @@
+"""Runs and their verdicts for a terminal: one at a time as they end, and all in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lockstep.experiments.stress.scenarios import Result
+from lockstep.verdict import Kind
+
+_QUIET = (Kind.INCOMPLETE, Kind.STALLED)
+"""Verdicts that only say, of a job that has failed, that it has not gone on."""
+
+
+def show_result(console: Console, result: Result) -> None:
+    """The run's verdict in a sentence, and what was wrong if something was."""
+    name = result.arm.spec.name
+    failed = result.outcome is not None and result.outcome.failure
+    if result.outcome is not None and not (failed and result.outcome.verdict.kind in _QUIET):
+        verdict = result.outcome.verdict
+        console.print(
+            f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False
+        )
+        if verdict.cause:
+            console.print(
+                f"  cause: {escape('; '.join((verdict.cause, *verdict.evidence)))}", highlight=False
+            )
+        for consequence in verdict.consequences:
+            console.print(f"  {escape(consequence)}", style="dim", highlight=False)
+    if result.wrong:
+        console.print(
+            f"[bold]{name}[/bold] [red]did not end as it must[/red]: {escape(result.wrong)}", highlight=False
+        )
+
+
+def show_summary(console: Console, results: Sequence[Result], path: Path) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "fault", "remedy", "verdict", "", "to verdict", "in all", "peak"):
+        table.add_column(column)
+    for result in results:
+        spec, outcome = result.arm.spec, result.outcome
+        table.add_row(
+            spec.name,
+            str(spec.fault["name"]) if spec.fault else "none",
+            spec.remedy or "none",
+            outcome.verdict.kind.value if outcome else "-",
+            "as it must" if not result.wrong else "WRONG",
+            f"{outcome.seconds_to_verdict:.1f} s" if outcome else "-",
+            f"{outcome.seconds:.0f} s" if outcome else "-",
+            f"{outcome.peak_memory / 2**30:.1f} GiB" if outcome else "-",
+        )
+    console.print()
+    console.print(table)
+    console.print(f"details: {path}", style="dim", highlight=False)

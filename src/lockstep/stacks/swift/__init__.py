@@ -1,0 +1,1 @@
+"""The stack of the incident: ms-swift with vLLM for the rollout and DeepSpeed for the trainer."""

@@ -1,0 +1,89 @@
+"""Boundaries of the rollout's front: the HTTP server, and the workers that add requests to the engines."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lockstep.inside.attach import attach, current
+from lockstep.inside.hooks import wrap
+from lockstep.inside.recorder import Probe
+from lockstep.stacks.swift.compat import OWN_RANK, place
+from lockstep.stacks.swift.inside.weight_sync import count_weight_sync
+
+ENGINE = place("engine")
+WORKER_RANK = "LOCKSTEP_ROLLOUT_RANK"
+"""Environment variable: tells an engine core, a child of the worker, its data-parallel rank."""
+SERVER, FIRST_RANK = "LOCKSTEP_ROLLOUT_SERVER", "LOCKSTEP_ROLLOUT_FIRST"
+"""Environment variables: which rollout server this is, and its first data-parallel rank; 0 if not set."""
+
+
+def watch_server() -> None:
+    attach("rollout", "server", int(os.environ.get(SERVER, "0")))
+
+
+def watch_weights(probe: Probe) -> None:
+    """Counts the weight sync of an engine in this process, and marks its begin and end."""
+
+    def sync(original: Any, *args: Any, **kwargs: Any) -> Any:
+        probe.boundary("weight sync begin")
+        result = original(*args, **kwargs)
+        probe.boundary("weight sync end")
+        return result
+
+    count_weight_sync(probe, "rollout", int(os.environ.get(SERVER, "0")))
+    wrap(f"{place('rollout')}:WeightSyncWorkerExtension.update_flattened_params", sync)
+
+
+def watch_worker() -> None:
+    """Attaches the probe when this worker makes its engine: only then does it know its data-parallel rank."""
+
+    def make(original: Any, *args: Any, **kwargs: Any) -> Any:
+        rank = int(os.environ.get(FIRST_RANK, "0")) + int(_own_rank())
+        os.environ[WORKER_RANK] = str(rank)
+        probe = attach("rollout", "worker", rank)
+        if probe is not None and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+            watch_weights(probe)  # the engine is in this process
+        return original(*args, **kwargs)
+
+    adding = False
+
+    def generate(original: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal adding
+        probe = current()
+        if probe is None:
+            return original(*args, **kwargs)
+        probe.boundary("generate begin")
+        adding = True
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            probe.boundary("generate failed")
+            raise
+        finally:
+            adding = False
+        probe.boundary("generate end")
+        return result
+
+    def step(original: Any, *args: Any, **kwargs: Any) -> Any:
+        """The worker asks for answers only when it has added all its requests."""
+        nonlocal adding
+        if adding and (probe := current()) is not None:
+            adding = False
+            probe.boundary("requests added")
+        return original(*args, **kwargs)
+
+    def add(original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if (probe := current()) is not None:
+            probe.beats += 1
+        return result
+
+    wrap(f"{place('rollout')}:SwiftRolloutDeploy.get_infer_engine", make)
+    wrap(f"{ENGINE}.infer", generate)
+    wrap("vllm.v1.engine.llm_engine:LLMEngine.step", step)
+    wrap(place("add request"), add)
+
+
+def _own_rank() -> str:
+    return os.environ.get("VLLM_DP_RANK") or os.environ.get(OWN_RANK) or "0"

@@ -17,7 +17,9 @@ from typing import Any
 from lockstep.record import read_directory
 from lockstep.verdict import Verdict, judge
 
-START = 1000.0
+START = 10_000.0
+UPTIME = 50.0
+"""The monotonic clock at START."""
 Op = tuple[str, str, int | None]
 AR: Op = ("all_reduce", "Float", 64)
 RS: Op = ("reduce_scatter", "BFloat16", 1000)
@@ -72,6 +74,7 @@ class Proc:
     groups: dict[str, tuple[tuple[int, ...], int]]  # name -> ranks, own place
     program: list[Action]
     ends: bool = True  # writes an end line; false: it is terminated
+    clock: str = "boot"
     dies: float | None = None  # seconds after the start: nothing is written from then on
 
 
@@ -115,13 +118,20 @@ class Job:
         without: Sequence[str] = (),
         change: Callable[[str, bytes], bytes] | None = None,
         lag: Callable[[], float] = lambda: 0.0,
+        numbered: bool = False,
     ) -> Path:
-        """The files as they are at time `at`, each at most `lag()` seconds behind."""
+        """The files as they are at time `at`, each at most `lag()` seconds behind; `numbered`: with lines
+        that bear their number.
+        """
         folder = directory / "ledgers"
         folder.mkdir(parents=True, exist_ok=True)
         for name, lines in self.files.items():
             until = float("inf") if at is None else at - lag()
-            data = b"".join(line for t, line in lines if t <= until)
+            data = b"".join(
+                line.replace(b"{", b'{"i": %d, ' % i, 1) if numbered else line
+                for i, (t, line) in enumerate(lines, 1)
+                if t <= until
+            )
             if name not in without:
                 (folder / name).write_bytes(change(name, data) if change else data)
         return directory
@@ -180,7 +190,8 @@ class Job:
             last = START + proc.dies
         numbers = {name: g for g, name in enumerate(proc.groups)}
         book = _Book(numbers)
-        book.add(START, k="process", v=1, side=proc.side, role=proc.role, rank=proc.rank, pid=100 + proc.rank)
+        who = {"side": proc.side, "role": proc.role, "rank": proc.rank, "pid": 100 + proc.rank}
+        book.add(START, k="process", v=1, **who, clock=proc.clock)
         for name, (ranks, place) in proc.groups.items():
             group = {"name": name, "lib": f"lib:{name}", "backend": "gloo", "ranks": ranks, "rank": place}
             book.add(START, k="group", g=numbers[name], **group)
@@ -215,7 +226,8 @@ class _Book:
         self._shown: dict[str, int] = {}
 
     def add(self, t: float, **line: Any) -> None:
-        self.lines.append((t, json.dumps({"t": round(t, 4), **line}).encode() + b"\n"))
+        times = {"t": round(t, 4), "m": round(t - START + UPTIME, 4)}
+        self.lines.append((t, json.dumps({**times, **line}).encode() + b"\n"))
 
     def happen(self, t: float, kind: str, what: Any) -> None:
         self._tick(t)

@@ -63,6 +63,17 @@ def test_a_termination_is_told_and_still_terminates(tmp_path: Path, body: str) -
     assert words(tmp_path) == ["SIGTERM"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["time.sleep(30)", "while True: pass", "try: time.sleep(30)\nexcept KeyboardInterrupt: sys.exit(3)"],
+)
+def test_an_interruption_is_told_also_where_it_becomes_an_exit(tmp_path: Path, body: str) -> None:
+    child = start(tmp_path, body)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(20) == (3 if "exit" in body else -signal.SIGINT)
+    assert words(tmp_path) == ["SIGINT"]
+
+
 def test_the_faulthandler_still_has_its_say(tmp_path: Path) -> None:
     child = start(tmp_path, "os.abort()", before="import faulthandler; faulthandler.enable()")
     assert child.wait(20) == -signal.SIGABRT

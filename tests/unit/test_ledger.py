@@ -102,6 +102,37 @@ def test_what_is_wrong_is_told_with_its_line(
     assert what in found[0][1]
 
 
+def numbered(*lines: dict[str, Any] | bytes) -> list[Any]:
+    return [x if isinstance(x, bytes) else {**x, "i": i} for i, x in enumerate(lines, 1)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (numbered(PROCESS, GROUP, OP, STEP, PULSE, END), None),
+        (numbered(PROCESS, GROUP, {"k": "weather"}, OP, b"{torn\n", END), None),
+        (numbered(PROCESS, GROUP, OP, STEP, PULSE, END)[1:], 1),
+        (numbered(PROCESS, GROUP, OP, STEP, PULSE, END)[:2] + numbered(PROCESS, GROUP, OP, STEP)[3:], 3),
+        ([*numbered(PROCESS, GROUP, OP), {"k": "weather", "i": 5}], 4),
+        ([*numbered(PROCESS, GROUP, OP), STEP], 4),
+        ([*numbered(PROCESS, GROUP), b'{"k":"op","i":3}{"k":"op","i":4}\n', END | {"i": 5}], 4),
+    ],
+)
+def test_lines_that_are_missing_are_told_with_the_line_before_which_they_are(
+    tmp_path: Path, lines: list[Any], line: int | None
+) -> None:
+    disorder = read_ledger(put(tmp_path / "a.jsonl", *lines)).disorder
+    assert (disorder and disorder.line) == line
+    if disorder:
+        assert "lines are missing or not in their order" in disorder.what
+
+
+def test_of_many_problems_the_first_are_told(tmp_path: Path) -> None:
+    found = problems(put(tmp_path / "a.jsonl", PROCESS, *[b"{\n"] * 5000))
+    assert len(found) == 1001
+    assert found[-1][1].endswith("what else is wrong from here on is left out")
+
+
 def test_a_count_that_goes_back_is_told(tmp_path: Path) -> None:
     later = STEP | {"n": 2, "c": {"0": [4, "cd", {}]}, "s": {}}
     assert problems(put(tmp_path / "a.jsonl", PROCESS, GROUP, OP, STEP, later)) == [

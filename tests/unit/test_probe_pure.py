@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,7 @@ def test_lines_are_whole_and_in_utf_8(tmp_path: Path) -> None:
     assert ledger.process is not None
     assert not ledger.torn
     assert ledger.lines == 2
+    assert [json.loads(line)["i"] for line in writer.path.read_text().splitlines()] == [1, 2]
     with pytest.raises(OSError, match="Bad file descriptor"):
         writer.write({"k": "end"})
 
@@ -193,12 +195,66 @@ def test_a_line_that_did_not_fit_does_not_swallow_the_next(tmp_path: Path) -> No
     )
     assert "bytes written" in done.stdout
     first, torn, last = (tmp_path / "trainer-rank-0-1.jsonl").read_text().splitlines()
-    assert json.loads(first) == {"k": "end", "t": 1}
+    assert json.loads(first) == {"k": "end", "t": 1, "i": 1}
     assert torn.startswith('{"k":"error"')
-    assert json.loads(last) == {"k": "end", "t": 3}
+    assert json.loads(last) == {"k": "end", "t": 3, "i": 3}
 
 
 def test_a_complaint_that_cannot_be_written_is_dropped() -> None:
     code = "from lockstep.inside.writer import complain; complain('something'); raise SystemExit(7)"
     with Path("/dev/full").open("w") as full:
         assert subprocess.run([sys.executable, "-c", code], stderr=full).returncode == 7
+
+
+EARLY = """
+import os, sys
+sys.modules["pathlib"] = None  # nothing that would cost a process that no run has started
+from lockstep.stacks.swift.inside.entry_point import register
+exec(sys.argv[1])
+register()
+print(sorted(name for name in sys.modules if name.startswith("lockstep")))
+"""
+
+
+def early(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = EARLY.replace('sys.modules["pathlib"] = None', "pass") if environment else EARLY
+    return subprocess.run(
+        [sys.executable, "-c", code, body], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sys.argv = []",
+        "del sys.argv",
+        "sys.argv = None",
+        "sys.argv = ['']",
+        "sys.argv = [b'rlhf.py', 7]",
+        "sys.argv = ['/x/rlhf.py']; sys.modules['lockstep.stacks.swift.compat'] = None",
+    ],
+)
+def test_the_entry_point_lets_torch_be_imported_whatever_the_process_is(tmp_path: Path, body: str) -> None:
+    done = early(body, LOCKSTEP_RUN_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert ("cannot watch this process" in done.stderr) == ("places" in body)
+
+
+def test_a_run_whose_hook_is_not_there_fails_loudly(tmp_path: Path) -> None:
+    body = """
+import lockstep.inside.hooks as hooks
+def missing(*_):
+    raise hooks.HookError("x is not there")
+hooks.after_import = missing
+sys.argv = ["rlhf.py"]
+"""
+    done = early(body, LOCKSTEP_RUN_DIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "HookError: x is not there" in done.stderr
+
+
+def test_without_a_run_the_entry_point_loads_nothing() -> None:
+    done = early("os.environ.pop('LOCKSTEP_RUN_DIR', None)")
+    assert done.stdout.strip() == str(
+        ["lockstep", "lockstep.inside", "lockstep.stacks.swift.inside.entry_point"]
+    ), done.stderr

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ledgers import AG, AR, RS, START, Issue, Job, Pass, Proc, Work, incident, trainers, whole_job
 
 from lockstep.record import Ledger, read_directory
 from lockstep.report import to_json
-from lockstep.verdict import Kind, judge
+from lockstep.verdict import Kind, compare, judge
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 WRONG = {Kind.DIVERGED, Kind.STUCK}
@@ -97,6 +98,38 @@ def test_no_damage_raises(junk: bytes, place: int, removed: int) -> None:
         verdict = judge(ledgers)
         to_json(verdict)
         assert verdict.sentence
+
+
+@few
+@given(st.sampled_from(["in step", "hangs", "differs"]), st.booleans(), st.data())
+def test_whole_lines_that_are_missing_or_swapped_are_no_claim(
+    what: str, swap: bool, data: st.DataObject
+) -> None:
+    procs = incident() if what == "hangs" else whole_job()
+    if what == "differs":
+        at = data.draw(st.sampled_from(_issues(procs[1].program)))
+        procs[1].program[at] = Issue(procs[1].program[at].group, ("all_to_all", "Float", 3))  # type: ignore[union-attr]
+    job = Job(procs)
+    name = data.draw(st.sampled_from(sorted(job.files)))
+    last = len(job.files[name]) - 1
+    first, second = sorted(data.draw(st.sets(st.integers(0, last - 1), min_size=2, max_size=2)))
+
+    def damage(file: str, content: bytes) -> bytes:
+        lines = content.splitlines(keepends=True)
+        if file == name and swap:
+            lines[first], lines[second] = lines[second], lines[first]
+        elif file == name:
+            del lines[first:second]
+        return b"".join(lines)
+
+    with written(job, change=damage, numbered=True) as ledgers:
+        verdict = judge(ledgers)
+        path = next(x.path for x in ledgers if x.path.endswith(name))
+    assert verdict.kind is Kind.INCOMPLETE
+    assert f"no claim: {path}:{first + 1}: " in verdict.sentence
+    assert "lines are missing or not in their order" in verdict.sentence
+    with written(job, numbered=True) as ledgers:
+        assert judge(ledgers).kind is {"in step": Kind.IN_STEP, "hangs": Kind.STUCK}.get(what, Kind.DIVERGED)
 
 
 @few
@@ -218,6 +251,21 @@ def test_one_wrong_collective_is_found(fault: tuple[list[Proc], int, str, str]) 
     assert verdict.group.name == group
     counts = [sum(k == "issued" and w[0].group == group for _, k, w in run.story) for run in job._runs]
     assert verdict.seq == (first_parting(job, group) or min(counts) + 1)
+
+
+@few
+@given(faults(), st.floats(0.0, 1.0), st.integers(0, 9))
+def test_boundaries_in_one_order_are_compared_as_those_in_any_order(
+    fault: tuple[list[Proc], int, str, str], moment: float, seed: int
+) -> None:
+    job = Job(fault[0])
+    at = START + moment * (job.until - START)
+    chance = random.Random(seed)
+    with written(job, at=at, lag=lambda: chance.uniform(0, 0.5)) as ledgers:
+        quick = [to_json(judge(ledgers, now=now)) for now in (None, at)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compare, "_in_one_order", lambda *_: False)
+            assert [to_json(judge(ledgers, now=now)) for now in (None, at)] == quick
 
 
 def test_the_faults_include_hangs_and_differences() -> None:

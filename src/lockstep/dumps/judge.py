@@ -10,10 +10,10 @@ from dataclasses import replace
 from lockstep.record import Ledger, Problem
 from lockstep.verdict import Kind, RankView, Verdict
 from lockstep.verdict.compare import Difference, difference
-from lockstep.verdict.groups import JobGroup
+from lockstep.verdict.groups import JobGroup, ranks_text
 from lockstep.verdict.sentence import group_text, operation_text
 from lockstep.verdict.views import difference_views, group_view, hang_views
-from lockstep.verdict.wait_graph import Cause, Hang, find, ranks_text
+from lockstep.verdict.wait_graph import Cause, Hang, find
 
 from .ledgers import Job, build, common, front
 from .read import DumpSet

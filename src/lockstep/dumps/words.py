@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lockstep.verdict import RankView
-from lockstep.verdict.groups import JobGroup
+from lockstep.verdict.groups import JobGroup, ranks_text
 from lockstep.verdict.sentence import group_text
 from lockstep.verdict.views import group_view
-from lockstep.verdict.wait_graph import ranks_text
 
 from .ledgers import Job
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.clock import clock_id, stamp
 from lockstep.inside.counters import Counted, Counts, GroupTable
 from lockstep.inside.flight_recorder import FlightRecorder
 from lockstep.inside.group_names import Group, GroupNames
@@ -38,6 +39,7 @@ LATE_S = 0.2
 @dataclass(frozen=True)
 class _Mark:
     t: float
+    m: float
     name: str
     step: int | None
     counts: Counts
@@ -55,7 +57,8 @@ class Probe:
         self._directory = directory
         self._writer = LedgerWriter(directory / "ledgers", self._stem)
         self._write({"k": "process", "v": VERSION, "side": side, "role": role, "rank": rank, "pid": self.pid,
-                     "host": socket.gethostname(), "versions": versions, "argv": sys.argv[:64]})  # fmt: skip
+                     "host": socket.gethostname(), "clock": clock_id(), "versions": versions,
+                     "argv": sys.argv[:64]})  # fmt: skip
         self._recorder = FlightRecorder()
         self._names = GroupNames(side)
         self._table = GroupTable(self._names, self._write)
@@ -86,7 +89,7 @@ class Probe:
         if self._failed:
             return
         try:
-            self._marks.append(_Mark(time.time(), name, step, self._counts()))
+            self._marks.append(_Mark(*stamp(), name, step, self._counts()))
         except Exception as error:  # whatever is wrong with the probe, the job comes first
             self._fail(error)
 
@@ -124,7 +127,7 @@ class Probe:
 
     def _turn(self, last: bool = False) -> Counts:
         """Writes what is due; returns the counts as they were at its begin."""
-        now = time.time()
+        t, now = stamp()  # waits by the second: pulses go on whatever becomes of the wall clock
         counts = self._counts()
         unread = self._table.unread(counts) or int(not self._table.covers(counts))
         look = last or now - self._look_t >= PULSE_S
@@ -136,7 +139,7 @@ class Probe:
         self._tell(last)
         if look:
             self._look_t = now
-            self._beat(counts, now, last)
+            self._beat(counts, t, now, last)
             self._dump_if_wanted()
         return counts
 
@@ -162,16 +165,17 @@ class Probe:
             mark = self._marks[0]
             if self._table.unread(mark.counts):
                 return
-            if not (self._table.covers(mark.counts) or last or time.time() - mark.t >= LATE_S):
+            if not (self._table.covers(mark.counts) or last or time.monotonic() - mark.m >= LATE_S):
                 self._read(mark.counts)
                 return
             self._marks.popleft()
             n = self._passed[mark.name] = self._passed.get(mark.name, 0) + 1
             c, s = self._table.since_last(mark.counts)
             step = {} if mark.step is None else {"step": mark.step}
-            self._write({"k": "boundary", "t": mark.t, "b": mark.name, "n": n, **step, "c": c, "s": s})
+            told = {"k": "boundary", "t": mark.t, "m": mark.m, "b": mark.name, "n": n}
+            self._write({**told, **step, "c": c, "s": s})
 
-    def _beat(self, counts: Counts, now: float, last: bool) -> None:
+    def _beat(self, counts: Counts, t: float, now: float, last: bool) -> None:
         self._table.find()
         pulse: dict[str, Any] = {"c": self._table.pairs(counts), "beat": self.beats, "at": self._main.stack()}
         still = pulse == {k: self._pulse.get(k) for k in pulse}
@@ -188,7 +192,7 @@ class Probe:
             pulse["s"] = untold
         self._pulse, self._pulse_t = pulse, now
         spent = {"cpu": round(self._main.cpu_s(), 3), "queued": self._main.queued_s()}
-        self._write({"k": "pulse", "t": now, **spent, "park": self._main.park(), **pulse})
+        self._write({"k": "pulse", "t": t, "m": now, **spent, "park": self._main.park(), **pulse})
 
     def _counts(self) -> Counts:
         return Counts(self._recorder.status(), tuple((c.issued, c.completed) for c in list(self._counters)))
@@ -205,7 +209,9 @@ class Probe:
 
     def _write(self, record: dict[str, Any]) -> None:
         kind = record.pop("k")
-        self._writer.write({"k": kind, "t": record.pop("t", None) or time.time(), **record})
+        t, m = stamp()
+        times = {"t": record.pop("t", t), "m": round(record.pop("m", m), 6)}
+        self._writer.write({"k": kind, **times, **record})
 
     def _fail(self, error: Exception) -> None:
         if self._failed:

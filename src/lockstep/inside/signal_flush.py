@@ -12,7 +12,9 @@ import atexit
 import ctypes
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -20,11 +22,19 @@ from typing import Any
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _kept: list[Any] = []
 """What C code calls must not be collected."""
+_INTERRUPTED_S = 60.0
+"""A process that ends within this time of a SIGINT ends by it; launchers wait 30 s before they kill."""
+_interrupted = -_INTERRUPTED_S
+_ASK = 0
+"""No signal's number: asks the thread that hears of signals to answer when it has taken those before."""
+_answered = threading.Event()
+_bell: int | None = None
+"""Where Python's C handler writes the numbers of signals, if that is the pipe of this module."""
 
 
 def before_signals(close: Callable[[str], None]) -> None:
-    """Calls `close` with the signal's name before SIGABRT or SIGTERM ends this process. Call it from the
-    main thread.
+    """Calls `close` with the signal's name before SIGABRT, SIGTERM or SIGINT ends this process. Call it from
+    the main thread.
 
     Leaves a signal alone that the process handles already, and one that it handles itself later on.
     """
@@ -40,11 +50,20 @@ def before_abort(close: Callable[[str], None]) -> None:
 
     def leave() -> None:
         """While the interpreter ends, nothing of Python's may be called for a signal any more."""
-        close("")
+        close("SIGINT" if _was_interrupted() else "")
         _forget(libc)
 
     atexit.register(leave)
     os.register_at_fork(after_in_child=lambda: _forget(libc))
+
+
+def _was_interrupted() -> bool:
+    """Whether the process ends because a user or a launcher interrupted it."""
+    by = getattr(sys, "last_type", None)  # of the exception that ends the interpreter
+    if _bell is not None:
+        os.write(_bell, bytes([_ASK]))
+        _answered.wait(timeout=1)
+    return by is KeyboardInterrupt or time.monotonic() - _interrupted < _INTERRUPTED_S
 
 
 def _libc() -> Any:
@@ -56,6 +75,8 @@ def _libc() -> Any:
 
 def _forget(libc: Any) -> None:
     """Both signals end the process at once again, unless somebody else handles them by now."""
+    global _bell
+    _bell = None  # a forked child has the pipe, and no thread that reads it
     if signal.getsignal(signal.SIGABRT) is signal.SIG_DFL:
         libc.signal(signal.SIGABRT, None)
     if signal.getsignal(signal.SIGTERM) is _placeholder:
@@ -87,6 +108,7 @@ def _before_abort(libc: Any, close: Callable[[str], None]) -> None:
 
 
 def _before_termination(libc: Any, close: Callable[[str], None]) -> None:
+    global _bell
     # The signal may interrupt the main thread anywhere, also inside a collective, where no handler of
     # Python's runs. So Python's C handler only writes a byte into a pipe, and a thread that waits there
     # does the rest.
@@ -101,11 +123,17 @@ def _before_termination(libc: Any, close: Callable[[str], None]) -> None:
         return
 
     def wait() -> None:
+        global _interrupted
         while number := os.read(reader, 1):
+            if number[0] == _ASK:
+                _answered.set()
+            if number[0] == signal.SIGINT:
+                _interrupted = time.monotonic()
             if number[0] == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is _placeholder:
                 close("SIGTERM")
                 libc.signal(signal.SIGTERM, None)
                 os.kill(os.getpid(), signal.SIGTERM)
 
+    _bell = writer
     signal.signal(signal.SIGTERM, _placeholder)
     threading.Thread(target=wait, name="lockstep-last-words", daemon=True).start()

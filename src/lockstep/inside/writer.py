@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,18 @@ class LedgerWriter:
     def __init__(self, directory: Path, name: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{name}.jsonl"
+        self._numbers = count(1)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._torn = False
 
     def write(self, record: dict[str, Any]) -> None:
-        """Raises OSError when the disk does not take the whole line; what comes next starts on a line of its
-        own.
+        """Numbers the line, from 1, and appends it.
+
+        Raises OSError when the disk does not take the whole line; what comes next starts on a line of its
+        own. A line that was not written has had its number, so that a reader sees that it is missing.
         """
-        line = json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n"
+        numbered = {**record, "i": next(self._numbers)}
+        line = json.dumps(numbered, separators=(",", ":"), ensure_ascii=False) + "\n"
         data = (b"\n" if self._torn else b"") + line.encode(errors="backslashreplace")
         written = os.write(self._fd, data)
         if written < len(data):

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 VERSION = 1
+MOST_RANKS = 1_000_000
+"""Of one group."""
 
 # Limits keep nonsense in a damaged file from becoming numbers that no machine word or clock holds.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -14,8 +16,13 @@ Index = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 
-class Line(msgspec.Struct, frozen=True, tag_field="k"):
-    pass
+class Line(msgspec.Struct, frozen=True, tag_field="k", kw_only=True):
+    """`m` is the same moment as `t` on a clock that nobody sets, `i` the line's number in its file, from 1;
+    ledgers of older releases have neither.
+    """
+
+    m: Seconds | None = None
+    i: Index | None = None
 
 
 class ProcessLine(Line, frozen=True, tag="process"):
@@ -26,6 +33,7 @@ class ProcessLine(Line, frozen=True, tag="process"):
     rank: Count
     pid: Count
     host: str = ""
+    clock: str = ""
     versions: dict[str, str] = {}
     argv: list[str] = []
 
@@ -34,7 +42,7 @@ class GroupLine(Line, frozen=True, tag="group"):
     t: Seconds
     g: Count
     name: str
-    ranks: Annotated[list[Count], msgspec.Meta(min_length=1)]
+    ranks: Annotated[list[Count], msgspec.Meta(min_length=1, max_length=MOST_RANKS)]
     rank: Count
     lib: str = ""
     backend: str = ""
@@ -113,7 +121,11 @@ class BadLine(Exception):
 
 
 class UnknownKind(Exception):
-    """A line of a kind that this version does not know; `str()` is the kind."""
+    """A line of a kind that this version does not know; `str()` is the kind, `i` the line's number."""
+
+    def __init__(self, kind: str, i: int | None) -> None:
+        super().__init__(kind)
+        self.i = i
 
 
 def parse(text: bytes) -> tuple[Line, list[str]]:
@@ -129,7 +141,7 @@ def parse(text: bytes) -> tuple[Line, list[str]]:
     if not isinstance(k, str):
         raise BadLine('expected a string under the key "k"')
     if k not in _KINDS:
-        raise UnknownKind(k)
+        raise UnknownKind(k, i if isinstance(i := data.get("i"), int) else None)
     try:
         line = msgspec.convert(data, _KINDS[k], str_keys=True)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:

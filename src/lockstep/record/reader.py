@@ -7,15 +7,16 @@ from pathlib import Path
 
 from .fold import Fold
 from .state import Ledger, LedgerError
+from .timeline import Timeline
 
 _PATTERNS = ("trainer-*.jsonl", "rollout-*.jsonl")
 _CHUNK = 1 << 20
 
 
 class _File:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeline: Timeline) -> None:
         self.path = path
-        self.fold = Fold(str(path))
+        self.fold = Fold(str(path), timeline)
         self.offset = 0
 
     def refresh(self) -> int:
@@ -35,7 +36,11 @@ def read_ledger(path: str | Path) -> Ledger:
     """The ledger in one file. Whatever is wrong inside it is in `problems`; LedgerError if it cannot be
     opened.
     """
-    file = _File(Path(path))
+    return _read(Path(path), Timeline())
+
+
+def _read(path: Path, timeline: Timeline) -> Ledger:
+    file = _File(path, timeline)
     try:
         file.refresh()
     except OSError as error:
@@ -55,7 +60,8 @@ def read_directory(directory: str | Path) -> list[Ledger]:
             f"{root}: no ledger here: expected files named {' or '.join(_PATTERNS)} "
             f"in it or in {root / 'ledgers'}"
         )
-    return [read_ledger(path) for path in paths]
+    timeline = Timeline()
+    return [_read(path, timeline) for path in paths]
 
 
 class LedgerTail:
@@ -68,12 +74,19 @@ class LedgerTail:
     def __init__(self, directory: str | Path) -> None:
         self._root = Path(directory)
         self._files: dict[Path, _File] = {}
+        self._timeline = Timeline()
+
+    def now(self) -> float:
+        """Return the time now in seconds since the epoch, as the ledgers' times have it: also where a clock
+        was set since the job began.
+        """
+        return self._timeline.now()
 
     def refresh(self) -> int:
         """Reads what is new and returns how many bytes that was. LedgerError if a file cannot be read."""
         for path in _paths(self._root):
             if path not in self._files:
-                self._files[path] = _File(path)
+                self._files[path] = _File(path, self._timeline)
         read = 0
         for path, file in self._files.items():
             try:

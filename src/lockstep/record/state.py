@@ -156,6 +156,7 @@ class Ledger:
     ops: dict[int, Operation] = field(default_factory=dict)
     boundaries: list[Boundary] = field(default_factory=list)
     passed: dict[str, int] = field(default_factory=dict)  # boundaries passed, by name
+    places: dict[str, list[int]] = field(default_factory=dict)  # by name, indices in `boundaries`
     marks: dict[int, list[Mark]] = field(default_factory=dict)
     gaps: set[int] = field(
         default_factory=set
@@ -175,9 +176,11 @@ class Ledger:
     ended_by: str | None = None  # the signal that ended it
     lost: set[int] = field(default_factory=set)
     unknown: Counter[str] = field(default_factory=Counter)  # kinds, and keys as kind.key, that were skipped
+    clock_steps: list[float] = field(default_factory=list)  # seconds by which its wall clock was set
     lines: int = 0
-    torn: bool = False  # bytes follow the last newline
+    torn: int = 0  # bytes that follow the last newline
     found: list[Problem] = field(default_factory=list)
+    disorder: Problem | None = None  # the first place at which lines are missing, added or swapped
 
     @property
     def usable(self) -> bool:

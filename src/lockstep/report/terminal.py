@@ -43,6 +43,8 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
         if counts:
             told = ", ".join(f"{name} {n}" for name, n in counts.items())
             console.print(f"  passed by every {escape(role)}: {escape(told)}")
+    for text in verdict.clocks:
+        console.print(f"  clock: {escape(text)}")
     for problem in verdict.problems[:_PROBLEMS_SHOWN]:
         console.print(f"  problem: {escape(str(problem))}")
     if len(verdict.problems) > _PROBLEMS_SHOWN:

@@ -150,7 +150,7 @@ class _Watch:
             self._check_health()
             if failure := self._trouble():
                 return self._failed(failure)
-            verdict = self._judge(time.time())
+            verdict = self._judge(self._tail.now())
             if self._given_up(verdict):
                 self._collect()
                 return self._outcome(verdict, verdict.still_s or 0.0)
@@ -197,9 +197,9 @@ class _Watch:
             return full
         if self._finished_at is not None:
             return ""
-        self._lost = self._losses.look(processes, self._tail.ledgers, time.time())
+        self._lost = self._losses.look(processes, self._tail.ledgers, self._tail.now())
         broken_off = any(ledger.ended is not None for ledger in self._mains())
-        if not broken_off and any(time.time() - loss.t >= LOSS_S for loss in self._lost):
+        if not broken_off and any(self._tail.now() - loss.t >= LOSS_S for loss in self._lost):
             return "; ".join(map(self._loss_text, self._lost))
         return ""
 
@@ -244,7 +244,7 @@ class _Watch:
         self._tail.refresh()
         silent = min((x.ended or x.last_t for x in self._mains()), default=0.0)
         first = self._judge(None).lost
-        lost = self._losses.look(self._tree.pids(), self._tail.ledgers, time.time())
+        lost = self._losses.look(self._tree.pids(), self._tail.ledgers, self._tail.now())
         self._lost = [loss for loss in lost if loss.t < silent or (first and loss.label == first)]
         texts = [self._full_disk(), *map(self._loss_text, self._lost), main]
         service, error = self._stack.service, self._stack.service_error

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from lockstep.record import Boundary, Ledger
 
 from .compare import Difference
-from .groups import JobGroup
+from .groups import JobGroup, ranks_text
 from .model import RankView
-from .wait_graph import ranks_text
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,15 @@ _MODEL = "/modeling_"  # how transformers names the file of a model
 _GATHERS = ("all_gather", "reduce_scatter")
 
 
-def explain(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[str, tuple[str, ...]]:
+def explain(
+    verdict: Verdict, ledgers: Sequence[Ledger], now: float, *, apart: bool = False
+) -> tuple[str, tuple[str, ...]]:
     """Name of the cause and what speaks for it, a sentence each; no name for a job in step or one that runs
-    on.
+    on. Where the processes' clocks are `apart`, nothing is concluded from a silence.
     """
     if verdict.kind is Kind.IN_STEP or (verdict.kind is Kind.INCOMPLETE and (verdict.running or not ledgers)):
         return "", ()
-    if gone := _gone(verdict, ledgers, now):
+    if gone := _gone(verdict, ledgers, now, apart):
         return "rank-died", gone
     group = verdict.group.name.partition("#")[0] if verdict.group else ""
     if group == "weight-sync":
@@ -41,7 +43,7 @@ def explain(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[st
     return UNKNOWN, ()
 
 
-def _gone(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[str, ...]:
+def _gone(verdict: Verdict, ledgers: Sequence[Ledger], now: float, apart: bool) -> tuple[str, ...]:
     """The process that the verdict's ranks wait for, or that an unfinished job lost first, if it is not
     there any more.
     """
@@ -49,9 +51,9 @@ def _gone(verdict: Verdict, ledgers: Sequence[Ledger], now: float) -> tuple[str,
         return (f"{verdict.lost} was gone first",) if verdict.lost else ()
     if verdict.kind is Kind.STUCK:
         absent = [v for v in verdict.ranks if v.state == "absent" and (v.issued or 0) < (verdict.seq or 0)]
-        waited_for = [view for view in absent if view.ended or view.silent_s is not None]
+        waited_for = [view for view in absent if view.ended or (view.silent_s is not None and not apart)]
         return tuple(f"{v.process} {'has ended' if v.ended else 'is silent'}" for v in waited_for)
-    if verdict.kind is Kind.STALLED:
+    if verdict.kind is Kind.STALLED and not apart:
         return tuple(f"{x.label} is silent" for x in ledgers if silent_for(x, now) is not None)
     return ()
 

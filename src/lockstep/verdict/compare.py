@@ -6,11 +6,15 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from lockstep.record import Boundary, Operation, Problem
 
 from .first_difference import operation_at, part
 from .groups import JobGroup, Member
+
+MOST_LOOKED_AT = 2_000_000
+"""Boundaries that are looked at one by one for a group, all groups together (some seconds)."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,12 @@ def _at_boundaries(group: JobGroup, cohort: Sequence[Member], every: bool) -> Di
     if len(cohort) < 2:
         return None
     starts = [0] * len(cohort) if every else _starts(cohort)
+    if len(set(starts)) == 1 and _in_one_order(group, cohort, starts[0]):
+        return _at_marks(group, cohort, starts[0])
+    if group.work.looked_at >= MOST_LOOKED_AT:
+        group.work.left_out.append(group.name)
+        return None
+    group.work.looked_at += sum(len(m.ledger.boundaries) for m in cohort)
     by_rank = {m.rank: _positions(m, start) for m, start in zip(cohort, starts, strict=True)}
     order: dict[tuple[str, int], int] = {}
     for positions in by_rank.values():
@@ -125,6 +135,41 @@ def _at_boundaries(group: JobGroup, cohort: Sequence[Member], every: bool) -> Di
             return _locate(group, here, agreed)
         if len(here) == len(cohort):
             agreed = first.boundary
+    return None
+
+
+def _in_one_order(group: JobGroup, cohort: Sequence[Member], start: int) -> bool:
+    """Whether all pass the same boundaries in the same order from `start` on, as far as each has come."""
+    key = start, *(id(member.ledger) for member in cohort)
+    if key not in group.work.orders:
+        longest = max((m.ledger.boundaries for m in cohort), key=len)
+        group.work.orders[key] = not any(member.ledger.gaps for member in cohort) and all(
+            (a.name, a.n) == (b.name, b.n)
+            for member in cohort
+            for a, b in zip(
+                islice(member.ledger.boundaries, start, None), islice(longest, start, None), strict=False
+            )
+        )
+    return group.work.orders[key]
+
+
+def _at_marks(group: JobGroup, cohort: Sequence[Member], start: int) -> Difference | None:
+    """The same of ranks in one order, by the boundaries at which a count has changed: these are few where
+    groups are many.
+    """
+    marks = [m.ledger.marks.get(m.g, []) for m in cohort]
+    begin = [bisect_left(each, start, key=lambda mark: mark.index) for each in marks]
+    changes = {mark.index for each, at in zip(marks, begin, strict=True) for mark in each[at:]}
+    everybody = min(len(m.ledger.boundaries) for m in cohort)
+    for index in sorted(changes):
+        here = {
+            m.rank: Position(index, m.ledger.boundaries[index], *_count_at(m, index))
+            for m in cohort
+            if index < len(m.ledger.boundaries)
+        }
+        if len(here) > 1 and any(_differ(next(iter(here.values())), p) for p in here.values()):
+            before = min(index, everybody) - 1
+            return _locate(group, here, cohort[0].ledger.boundaries[before] if before >= start else None)
     return None
 
 
@@ -230,8 +275,14 @@ def last_shared(group: JobGroup) -> Boundary | None:
 
 def _shared(cohort: Sequence[Member]) -> Boundary | None:
     """The last boundary that all of these processes have passed."""
-    passed = [m.ledger.passed for m in cohort]
-    for boundary in reversed(cohort[0].ledger.boundaries):
-        if all(p.get(boundary.name, 0) >= boundary.n for p in passed):
-            return boundary
-    return None
+    at = max((_last_place(cohort, name) for name in cohort[0].ledger.places), default=-1)
+    return cohort[0].ledger.boundaries[at] if at >= 0 else None
+
+
+def _last_place(cohort: Sequence[Member], name: str) -> int:
+    """Where in the first one's boundaries the last of that name is that all have passed; -1 for none."""
+    first = cohort[0].ledger
+    n = min(m.ledger.passed.get(name, 0) for m in cohort)
+    places = first.places[name]
+    passed = bisect_right(places, n, key=lambda place: first.boundaries[place].n)
+    return places[passed - 1] if passed else -1

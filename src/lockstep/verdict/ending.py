@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from lockstep.record import PULSE_S, Ledger, Problem
+from lockstep.record import PULSE_S, SILENT_S, Ledger, Problem
 
 from .groups import JobGroup
 
+TOLD = ("SIGTERM", "SIGINT")
+"""Signals by which a user, a scheduler or a launcher ends a process that is well."""
+TOGETHER_S = 2.0
+"""Processes that end within this time of each other may have been ended together."""
 
-def terminated(ledger: Ledger) -> bool:
+
+def told(ledger: Ledger) -> bool:
     """Whether it was told to end, and did not end by itself."""
-    return ledger.ended_by == "SIGTERM"
+    return ledger.ended_by in TOLD
 
 
 def gone_at(ledger: Ledger, ledgers: Sequence[Ledger]) -> float:
@@ -21,9 +27,36 @@ def gone_at(ledger: Ledger, ledgers: Sequence[Ledger]) -> float:
     well have lost the trainer, unless a worker's generation failed.
     """
     failed = [b.t for x in ledgers for b in x.boundaries if b.name == "generate failed"]
-    trains = ledger.process is not None and ledger.process.side == "trainer"
-    sure = trains or any(t >= ledger.last_t for t in failed)
+    sure = _trains(ledger) or any(t >= ledger.last_t for t in failed)
     return ledger.last_t if ledger.ended is not None or sure else ledger.last_t + PULSE_S
+
+
+def proven_first(ledger: Ledger, ledgers: Sequence[Ledger]) -> bool:
+    """Whether a process that is gone went before the job was ended, and not with all the others.
+
+    Who was told to end did not go by itself. Of the others it takes a trainer rank that went on without it,
+    or that ended for a reason of its own after it; what ends together proves no order.
+    """
+    if told(ledger):
+        return False
+    peers = [x for x in ledgers if _trains(x) and x is not ledger]
+    asked = [x.ended for x in peers if x.ended is not None and told(x)]
+    own = [x.ended for x in peers if x.ended is not None and not told(x)]
+    if _trains(ledger):
+        if ledger.ended is None:  # it was killed: a process that is told to end writes so
+            return not own and (not asked or ledger.last_t <= min(asked))
+        rest = [x.last_t for x in peers if x.ended is None]
+        before = all(ledger.ended <= t for t in asked) and all(t - ledger.ended >= TOGETHER_S for t in own)
+        return before and (bool(asked) or any(t - ledger.ended >= TOGETHER_S for t in (*own, *rest)))
+    if own and all(min(own) < t for t in asked):
+        together = not asked and max(own) - min(own) < TOGETHER_S
+        return gone_at(ledger, ledgers) + (TOGETHER_S if together else 0.0) <= min(own)
+    went_on = min((x.last_t for x in peers), default=-math.inf)
+    return ledger.last_t + SILENT_S <= went_on
+
+
+def _trains(ledger: Ledger) -> bool:
+    return ledger.process is not None and ledger.process.side == "trainer"
 
 
 def cut_short(

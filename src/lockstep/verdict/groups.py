@@ -45,12 +45,28 @@ class Member:
 
 
 @dataclass
+class Work:
+    """What comparing a job's boundaries has found and cost."""
+
+    orders: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    """By a boundary's index and the ids of some ledgers, whether they pass the same ones in the same order
+    from there on.
+    """
+    looked_at: int = 0
+    """Boundaries, one by one for a group, where their order differs or lines are missing."""
+    left_out: list[str] = field(default_factory=list)
+    """Groups that are not compared at boundaries, since too many had been looked at."""
+
+
+@dataclass
 class JobGroup:
     name: str
     ranks: tuple[int, ...]
     lib: str
     backend: str
     members: dict[int, Member] = field(default_factory=dict)
+    work: Work = field(default_factory=Work, repr=False)
+    """All groups of a job share it."""
 
     @property
     def missing(self) -> list[int]:
@@ -69,6 +85,24 @@ class JobGroup:
         return list(found.values())
 
 
+SPANS = 50
+"""Runs of ranks that a text names; the rest is counted."""
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`; of very many runs the first."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:SPANS]]
+    if len(spans) > SPANS:
+        texts.append(f"and {sum(b - a + 1 for a, b in spans[SPANS:])} more")
+    return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(texts)}"
+
+
 def order(ledgers: Sequence[Ledger]) -> list[Ledger]:
     """By side, role, rank and start, whatever order the files came in. Files without a process line are left
     out.
@@ -85,11 +119,13 @@ def order(ledgers: Sequence[Ledger]) -> list[Ledger]:
 def gather(ordered: Sequence[Ledger]) -> tuple[list[JobGroup], list[Problem]]:
     """All groups by name, and what keeps them from being whole: ranks without a ledger, or with two."""
     groups: dict[tuple[str, tuple[int, ...]], JobGroup] = {}
+    work = Work()
     problems = []
     for ledger in ordered:
         for g, group in sorted(ledger.groups.items()):
             known = groups.setdefault(
-                (group.name, group.ranks), JobGroup(group.name, group.ranks, group.lib, group.backend)
+                (group.name, group.ranks),
+                JobGroup(group.name, group.ranks, group.lib, group.backend, work=work),
             )
             if group.rank in known.members:
                 first = known.members[group.rank].ledger.path
@@ -98,7 +134,7 @@ def gather(ordered: Sequence[Ledger]) -> tuple[list[JobGroup], list[Problem]]:
             known.members[group.rank] = Member(group.rank, ledger, g)
     found = [groups[key] for key in sorted(groups)]
     for job_group in found:
-        for rank in job_group.missing:
-            what = f"group {job_group.name}: no ledger of rank {rank} of {len(job_group.ranks)}"
+        if missing := job_group.missing:
+            what = f"group {job_group.name}: no ledger of {ranks_text(missing)} of {len(job_group.ranks)}"
             problems.append(Problem(None, None, what))
     return found, problems

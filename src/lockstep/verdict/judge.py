@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.record import PULSE_S, Ledger
+from lockstep.record import PULSE_S, Ledger, Problem
 
 from .boundary_order import Ways, ways
 from .cause import explain
-from .compare import Difference, difference, in_streams, last_counts
-from .ending import cut_short, gone_at, terminated
+from .clocks import notes
+from .compare import MOST_LOOKED_AT, Difference, difference, in_streams, last_counts
+from .ending import cut_short, gone_at, proven_first, told
 from .groups import gather, order
 from .model import Kind, Verdict
 from .patience import may_move
@@ -21,6 +22,7 @@ from .views import (
     difference_views,
     group_view,
     hang_views,
+    left_out,
     parted_views,
     passed,
     shared_view,
@@ -47,7 +49,7 @@ def judge(
     """
     case = _Case(ledgers, settle_s, patience_s, now)
     verdict = case.verdict()
-    cause, evidence = explain(verdict, case.ledgers, case.now)
+    cause, evidence = explain(verdict, case.ledgers, case.now, apart=case.apart)
     return replace(verdict, cause=cause, evidence=evidence)
 
 
@@ -64,21 +66,29 @@ class _Case:
         self.trainers = [x for x in self.ledgers if x.process and x.process.side == "trainer"]
         self.finished = bool(self.trainers) and all("train end" in x.passed for x in self.trainers)
         self.broken_off = any(
-            x.ended is not None and not terminated(x) and "train end" not in x.passed for x in self.trainers
+            x.ended is not None and not told(x) and "train end" not in x.passed for x in self.trainers
         )
         for ledger in sorted(ledgers, key=lambda x: x.path):
             self.problems += [p for p in ledger.problems if not (p.torn and self._may_be_torn(ledger))]
+        self.disorders = {x.disorder: None for x in sorted(ledgers, key=lambda x: x.path) if x.disorder}
+        self.problems = [*self.disorders, *(p for p in self.problems if p not in self.disorders)]
         self.window = still(self.ledgers, self.now)
+        self.clocks, self.apart = notes(self.ledgers)
 
     def _may_be_torn(self, ledger: Ledger) -> bool:
         """The rollout is terminated when training has ended: its last line may be cut."""
         return self.finished and ledger.process is not None and ledger.process.side == "rollout"
 
     def verdict(self) -> Verdict:
+        if self.disorders:
+            return self._incomplete("")
         differences = sorted(
             (d for group in self.groups if (d := difference(group, every=not self.live))),
             key=lambda d: (d.t, d.group.name),
         )
+        if unseen := list(dict.fromkeys(self.groups[0].work.left_out if self.groups else [])):
+            what = f"not compared at boundaries: expected at most {MOST_LOOKED_AT} that are out of order"
+            self.problems.append(Problem(None, None, f"{len(unseen)} groups from {unseen[0]} on: {what}"))
         if not self.finished:
             stuck = self._stuck(differences)
             if stuck:
@@ -91,6 +101,8 @@ class _Case:
 
     def _base(self, kind: Kind, sentence: str, window: Window | None = None, **parts: object) -> Verdict:
         window = window or self.window
+        if parts.get("left_out"):
+            sentence = f"{sentence}; {parts['left_out']} ranks more have no ledger"
         return Verdict(
             kind,
             sentence,
@@ -98,6 +110,7 @@ class _Case:
             last_progress=window.start if self.ledgers else None,
             still_s=window.length,
             problems=tuple(self.problems),
+            clocks=self.clocks,
             running=self.live and not self.finished and not self.broken_off,
             **parts,  # type: ignore[arg-type]
         )
@@ -151,6 +164,7 @@ class _Case:
             sentence,
             window,
             group=group,
+            left_out=left_out(hang.group),
             side=hang.group.side,
             seq=seq,
             ranks=views,
@@ -173,6 +187,7 @@ class _Case:
             Kind.DIVERGED,
             f"{group_text(group)} differs{_from(first)}: {parts_text(views, first.seq)}",
             group=group,
+            left_out=left_out(first.group),
             side=first.group.side,
             seq=first.seq,
             ranks=views,
@@ -245,19 +260,21 @@ class _Case:
         return self._cut_off()
 
     def _cut_off(self) -> Verdict:
-        """Training did not end: says which process was gone first, and how. SIGTERM ends those that were told
-        to end.
-        """
+        """Training did not end: says which process was gone first, and how, and whether that is proven."""
         gone = [x for x in self.ledgers if "train end" not in x.passed and self._gone(x)]
-        gone.sort(key=lambda x: (terminated(x), gone_at(x, self.ledgers)))
-        if not gone:
+        gone.sort(key=lambda x: (told(x), gone_at(x, self.ledgers)))
+        first = gone[0] if gone else None
+        proven = first is not None and not self.apart and proven_first(first, self.ledgers)
+        ends = sorted((x for x in self.trainers if x.ended is not None), key=lambda x: x.last_t)
+        if first is None or (not proven and first not in self.trainers):
+            first = ends[0] if ends else None
+        if first is None:
             return self._incomplete("the ledgers stop before `train end`")
-        first = gone[0]
         if first.ended is None:
             how = "broke off without an end, killed or stopped"
         else:
             how = f"ended, by {first.ended_by}," if first.ended_by else "ended"
-        lost = "" if terminated(first) else first.label
+        lost = first.label if proven else ""
         return replace(self._incomplete(f"{first.label} {how} before `train end`"), lost=lost)
 
     def _gone(self, ledger: Ledger) -> bool:

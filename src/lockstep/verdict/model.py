@@ -48,10 +48,13 @@ class RankView:
 
 @dataclass(frozen=True)
 class GroupView:
+    """`ranks` are the first of a very large group; `left_out` is how many more it has."""
+
     name: str
     ranks: tuple[int, ...]
     lib: str
     backend: str
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,3 +100,5 @@ class Verdict:
     lost: str = ""  # the process that was gone first, if that is why the job did not end
     cause: str = ""  # as docs/causes.md names it; empty where there is nothing to explain
     evidence: tuple[str, ...] = ()
+    left_out: int = 0  # ranks without a ledger that are not in `ranks`
+    clocks: tuple[str, ...] = ()  # what is wrong with the processes' clocks, a sentence each

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from lockstep.record import Operation, Pulse, Waiting
 
+from .groups import ranks_text
 from .model import GroupView, RankView
-from .wait_graph import ranks_text
 
 # The flight recorder has the names of C++, people know those of Python.
 _DTYPES = {
@@ -42,7 +42,7 @@ def _standard(frame: str) -> bool:
 
 
 def group_text(group: GroupView) -> str:
-    return f"group {group.name} ({len(group.ranks)} ranks)"
+    return f"group {group.name} ({len(group.ranks) + group.left_out} ranks)"
 
 
 def hang_text(views: Sequence[RankView]) -> str:

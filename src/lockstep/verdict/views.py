@@ -8,6 +8,7 @@ from dataclasses import replace
 from lockstep.record import PULSE_S, Boundary, Ledger, Operation, Waiting
 
 from .compare import Difference, last_shared
+from .ending import told
 from .first_difference import operation_at
 from .groups import JobGroup, Member
 from .model import BoundaryView, GroupView, RankState, RankView
@@ -15,9 +16,23 @@ from .quiescence import silent_for
 from .sentence import innermost, operation_text
 from .wait_graph import Hang, open_boundary
 
+RANKS_SHOWN = 1024
+"""Of a group's ranks, and of those without a ledger; the rest is counted."""
+
 
 def group_view(group: JobGroup) -> GroupView:
-    return GroupView(group.name, group.ranks, group.lib, group.backend)
+    ranks = group.ranks[:RANKS_SHOWN]
+    return GroupView(group.name, ranks, group.lib, group.backend, len(group.ranks) - len(ranks))
+
+
+def _shown(group: JobGroup) -> list[int]:
+    """The ranks that have a view: all that have a ledger, and the first of those that have none."""
+    return sorted([*group.members, *group.missing[:RANKS_SHOWN]])
+
+
+def left_out(group: JobGroup) -> int:
+    """How many ranks have no view."""
+    return max(0, len(group.missing) - RANKS_SHOWN)
 
 
 def boundary_view(boundary: Boundary | None) -> BoundaryView | None:
@@ -52,7 +67,7 @@ def span_text(difference: Difference) -> str:
 def hang_views(hang: Hang, groups: Sequence[JobGroup], now: float, at: float) -> tuple[RankView, ...]:
     """One view per rank of the group that hangs, by the pulses in force at time `at`."""
     views = []
-    for rank in range(len(hang.group.ranks)):
+    for rank in _shown(hang.group):
         member = hang.group.members.get(rank)
         if member is None:
             views.append(RankView(rank, "no ledger", "missing"))
@@ -89,7 +104,7 @@ def difference_views(difference: Difference, now: float) -> tuple[RankView, ...]
     """One view per rank of the group that differs."""
     group, seq = difference.group, difference.seq
     views = []
-    for rank in range(len(group.ranks)):
+    for rank in _shown(group):
         member = group.members.get(rank)
         if member is None:
             views.append(RankView(rank, "no ledger", "missing"))
@@ -156,7 +171,7 @@ def _ended(ledger: Ledger, at: float) -> bool:
     """Whether it had ended by then; who was told to end with everyone else, at the last, had not."""
     if ledger.ended is None or ledger.ended > at:
         return False
-    return ledger.ended_by != "SIGTERM" or ledger.ended < at - PULSE_S
+    return not told(ledger) or ledger.ended < at - PULSE_S
 
 
 def _elsewhere(member: Member, groups: Sequence[JobGroup], at: float) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lockstep.record import Boundary, Ledger, Waiting
 
-from .groups import JobGroup, Member
+from .groups import JobGroup, Member, ranks_text
 
 _WAITS_FOR_ROLLOUT = ("generate", "weight sync")
 
@@ -126,16 +126,16 @@ class _Graph:
         return id(group) not in self._differing, len(hang.absent), group.name, group.ranks
 
     def _circular(self, hang: Hang) -> bool:
-        reached: list[Hang] = []
+        reached: dict[int, Hang] = {}
         todo = [hang]
         while todo:
             for edge in self._edges(todo.pop()) or []:
                 if isinstance(edge, Boundary):
                     return False
-                if not any(edge is known for known in reached):
-                    reached.append(edge)
+                if id(edge) not in reached:
+                    reached[id(edge)] = edge
                     todo.append(edge)
-        return any(known is hang for known in reached)
+        return id(hang) in reached
 
     def tell(self, hang: Hang) -> str:
         waiting = ranks_text(hang.waiting)
@@ -156,15 +156,3 @@ class _Graph:
 
 def _inside(boundary: Boundary) -> str:
     return f"{boundary.name.removesuffix(' begin')} {boundary.n}"
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
-    return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(texts)}"

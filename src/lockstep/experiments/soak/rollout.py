@@ -70,11 +70,11 @@ class Rollout:
     def look(self) -> Verdict:
         """What the ledgers say now. Raises RolloutError when a process is gone that the server needs."""
         self._tail.refresh()
-        lost = self._losses.look(self._tree.pids(), self._tail.ledgers, time.time())
+        lost = self._losses.look(self._tree.pids(), self._tail.ledgers, self._tail.now())
         for loss in lost:
             raise RolloutError(f"the {loss.label or 'worker'} (pid {loss.pid}) ended: {self._why()}")
         self._check_alive()
-        return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=time.time())
+        return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=self._tail.now())
 
     def collect(self) -> None:
         """Saves stacks and flight recorder entries of all processes in `run_dir/evidence`."""

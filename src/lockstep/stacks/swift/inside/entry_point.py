@@ -11,15 +11,30 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 
 def register() -> None:
-    if "LOCKSTEP_RUN_DIR" in os.environ and Path(sys.argv[0]).name == "rlhf.py":
-        from lockstep.inside.hooks import after_import
+    """Prepare trainer rank 0 of a run; do nothing in any other process.
+
+    What is raised here makes `import torch` fail. So nothing is, but in a run's own trainer where Lockstep
+    does not find what it needs (HookError): the run has to fail then, and to say why.
+    """
+    if "LOCKSTEP_RUN_DIR" not in os.environ:
+        return
+    program = next(iter(getattr(sys, "argv", None) or ()), "")
+    if os.path.basename(str(program)) != "rlhf.py":  # noqa: PTH119 - pathlib is not there yet, and costs
+        return
+    from lockstep.inside.hooks import HookError, after_import
+    from lockstep.inside.writer import complain
+
+    try:
         from lockstep.stacks.swift.compat import place
 
         after_import(place("client"), _prepare_client)
+    except HookError:
+        raise
+    except Exception as error:  # whatever is wrong with the probe, the job comes first
+        complain(f"cannot watch this process: {type(error).__name__}: {error}")
 
 
 def _prepare_client() -> None:

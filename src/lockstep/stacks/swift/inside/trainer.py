@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from lockstep.inside.attach import attach
+from lockstep.inside.attach import attach, current
 from lockstep.inside.hooks import find, wrap
 from lockstep.inside.recorder import Probe
 from lockstep.inside.signal_flush import before_signals
@@ -60,8 +60,12 @@ class Boundaries(TrainerCallback):  # type: ignore[misc]  # an untyped base
 
 
 def attach_trainer() -> Probe | None:
-    """The probe of this trainer rank (`RANK` is set by torchrun)."""
-    return attach("trainer", "rank", int(os.environ.get("RANK", "0")))
+    """The probe of this trainer rank (`RANK` is set by torchrun); it says also what ended the rank."""
+    before = current()
+    probe = attach("trainer", "rank", int(os.environ.get("RANK", "0")))
+    if probe is not None and probe is not before:
+        before_signals(probe.close)
+    return probe
 
 
 def watch_client() -> None:
@@ -75,7 +79,6 @@ def watch_trainer() -> None:
     probe = attach_trainer()
     if probe is None:
         return
-    before_signals(probe.close)
     boundaries = Boundaries(probe)
     _call_back(boundaries)
 

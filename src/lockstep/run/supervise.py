@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.record import Ledger, LedgerError, LedgerTail
-from lockstep.run import evidence, ras, scratch
+from lockstep.run import evidence, ras, scratch, toolkit
 from lockstep.run.health import is_healthy
 from lockstep.run.lost_processes import Loss, Losses
 from lockstep.run.port_ownership import Claims
@@ -92,6 +92,8 @@ def run_job(spec: JobSpec, run_dir: Path, limits: Limits, progress: Progress) ->
     """
     for room in ("ledgers", "logs", "evidence"):
         (run_dir / room).mkdir(parents=True)
+    if spec.cuda_home is not None:
+        toolkit.make_stub(spec.cuda_home)
     ports = Ports.of(free_ports(Ports.needed(spec.servers), HOST))
     try:
         with scratch.scratch(run_dir) as folder, ProcessTree() as tree:

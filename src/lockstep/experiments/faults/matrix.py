@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lockstep.experiments.stress.scenarios import check_again
+from lockstep.experiments.stress.scenarios import check_again, check_counted
 from lockstep.record import LedgerError, read_directory
 from lockstep.run.summary_file import Row, read_rows, write_rows
 from lockstep.run.supervise import JobError, Limits, Progress, run_job
@@ -92,7 +92,7 @@ def _run(fault: Fault, job: JobSpec, home: Path, progress: Progress) -> Row:
             watch.join(timeout=5)
     row = _judged(fault, outcome.verdict, outcome.leftovers)
     if not row["wrong"]:
-        row["wrong"] = check_again(outcome, home)
+        row["wrong"] = check_again(outcome, home) or check_counted(spec, outcome, home)
     return {
         **row,
         "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),

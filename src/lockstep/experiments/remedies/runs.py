@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lockstep.experiments.stress.scenarios import LATE_RANK
+from lockstep.experiments.stress.scenarios import LATE_RANK, check_counted
 from lockstep.record import read_directory
 from lockstep.remedies.model import Tried
 from lockstep.run.run_lock import STAMP
@@ -47,7 +47,8 @@ def run_remedies(
         home = folder / stamp / name.replace(" ", "_")
         spec = spec.with_(name=name, cache=spec.cache)
         try:
-            row = _row(name, remedy, run_job(spec, home, Limits(), progress(name)), home)
+            outcome = run_job(spec, home, Limits(), progress(name))
+            row = _row(name, remedy, outcome, home, check_counted(spec, outcome, home))
         except JobError as error:
             row = {"remedy": name, "outcome": "not run", "why": str(error), "as_expected": False}
         rate = row.get("steps_per_second")
@@ -59,7 +60,7 @@ def run_remedies(
     return list(rows.values())
 
 
-def _row(name: str, remedy: Tried | None, outcome: Outcome, home: Path) -> Row:
+def _row(name: str, remedy: Tried | None, outcome: Outcome, home: Path, silent: str) -> Row:
     verdict = outcome.verdict
     late = any(HAPPENED in log.read_text(errors="replace") for log in (home / "logs").glob("*.log"))
     row: Row = {
@@ -79,8 +80,8 @@ def _row(name: str, remedy: Tried | None, outcome: Outcome, home: Path) -> Row:
         "ledgers": str(home / "ledgers"),
     }
     wanted = "through" if remedy is None or remedy.helps else "hangs"
-    row["as_expected"] = row["outcome"] == wanted and not outcome.leftovers
-    row["why"] = "; ".join(filter(None, [outcome.failure, *outcome.leftovers]))
+    row["as_expected"] = row["outcome"] == wanted and not outcome.leftovers and not silent
+    row["why"] = "; ".join(filter(None, [outcome.failure, silent, *outcome.leftovers]))
     return row
 
 

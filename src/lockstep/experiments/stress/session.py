@@ -14,8 +14,10 @@ from lockstep.experiments.stress.dry_run import show_commands
 from lockstep.experiments.stress.scenarios import Arm, Result, run_arms, stress_arms
 from lockstep.experiments.stress.summary import show_result, show_summary
 from lockstep.fixtures.checkpoint import CheckpointError, checkpoint_path, ensure_checkpoint
+from lockstep.fixtures.model import PUBLISHED, SMALL, Heads
 from lockstep.fixtures.shapes import DatasetError, check_dataset
 from lockstep.report.progress import ProgressLine
+from lockstep.run import toolkit
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.supervise import FULL, Limits
@@ -77,7 +79,7 @@ def run(
         console.print(f"not as in the incident on this device: {name}: {instead}", style="dim")
     try:
         with home(out.resolve()), terminate_as_exit():
-            results = run_arms(arms, out.resolve(), Limits(), progress, done)
+            results = run_arms(arms, out.resolve(), limits(options), progress, done)
     except (StartError, HomeInUse, OSError) as error:
         raise SetupError(_disk(error, out)) from error
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -92,6 +94,11 @@ def run(
     return results
 
 
+def limits(options: GpuOptions) -> Limits:
+    """A real model's weights are loaded, moved and saved for minutes, in which nothing is counted."""
+    return Limits() if options.model is None else Limits(stall_s=600.0, start_s=1800.0, total_s=4 * 3600.0)
+
+
 def dry_run(
     device: str, *, steps: int, out: Path, only: Sequence[str], options: GpuOptions = CHOICE_LEFT
 ) -> None:
@@ -102,7 +109,7 @@ def dry_run(
         layout = gpu_layout(pretended_gpus(options), options) if device == "cuda" else None
     except devices.DeviceError as error:
         raise SetupError(str(error)) from error
-    model = options.model or _tiny_model(out.resolve().parent / "models")
+    model = options.model or _tiny_model(out.resolve().parent / "models", _heads(device))
     job = _job(layout, model, steps, out.resolve(), tiny=options.model is None)
     show_commands(choose_arms(job, only), out.resolve())
 
@@ -129,7 +136,7 @@ def prepare(
         _check_space(out)
         for name in ("train.jsonl", "val.jsonl"):
             check_dataset(DATASETS.resolve() / name)
-        model = options.model or ensure_checkpoint(out.parent / "models")
+        model = options.model or ensure_checkpoint(out.parent / "models", _heads(device))
     except devices.DeviceError as error:
         raise MachineError(str(error)) from error
     except (StackError, DatasetError, CheckpointError) as error:
@@ -139,10 +146,14 @@ def prepare(
     return _job(layout, model, steps, out, tiny=options.model is None)
 
 
-def _tiny_model(folder: Path) -> Path:
+def _heads(device: str) -> Heads:
+    return SMALL if device == "cpu" else PUBLISHED
+
+
+def _tiny_model(folder: Path, heads: Heads) -> Path:
     """Where a run would have it. Its name ends with a key that needs transformers' release."""
     try:
-        return checkpoint_path(folder)
+        return checkpoint_path(folder, heads)
     except CheckpointError:
         return folder / KEYLESS
 
@@ -159,6 +170,7 @@ def _job(layout: Layout | None, model: Path, steps: int, out: Path, *, tiny: boo
             layout=layout,
             flash_attn=has_flash_attn(),
             tiny=tiny,
+            cuda_home=None if toolkit.has_nvcc(os.environ) else out.parent / "cuda_home",
         )
     return job.with_(cache=out.parent / "cache", trainer={**job.trainer, "max_steps": steps})
 

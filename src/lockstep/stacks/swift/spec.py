@@ -51,6 +51,9 @@ class JobSpec:
     """File of the reward function, which registers itself as `shapes`."""
     cache: Path | None = None
     """What the packages compile or look up once, kept between jobs; the caller's own caches if None."""
+    cuda_home: Path | None = None
+    """Where a stub of the CUDA toolkit is made for the trainer, see `lockstep.run.toolkit`; None if the host
+    has the real one, or needs none."""
     instead: dict[str, str] = field(default_factory=dict)
     """Arguments and variables of the incident's script that this device cannot honour: name -> what is done
     instead."""

@@ -9,6 +9,7 @@ from lockstep.inside.attach import attach, current
 from lockstep.inside.hooks import wrap
 from lockstep.inside.recorder import Probe
 from lockstep.stacks.swift.compat import OWN_RANK, place
+from lockstep.stacks.swift.inside.vllm_plugin import captures_graphs
 from lockstep.stacks.swift.inside.weight_sync import count_weight_sync
 
 ENGINE = place("engine")
@@ -42,9 +43,14 @@ def watch_worker() -> None:
         rank = int(os.environ.get(FIRST_RANK, "0")) + int(_own_rank())
         os.environ[WORKER_RANK] = str(rank)
         probe = attach("rollout", "worker", rank)
-        if probe is not None and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
-            watch_weights(probe)  # the engine is in this process
-        return original(*args, **kwargs)
+        if probe is None or os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
+            return original(*args, **kwargs)
+        watch_weights(probe)  # the engine is in this process
+        if captures_graphs():
+            probe.hold_records()
+        engine = original(*args, **kwargs)
+        probe.release_records()
+        return engine
 
     adding = False
 

@@ -29,8 +29,9 @@ def arms() -> dict[str, Arm]:
     except (DeviceError, StackError) as error:
         pytest.skip(str(error))
     from lockstep.fixtures.checkpoint import ensure_checkpoint
+    from lockstep.fixtures.model import PUBLISHED
 
-    model = ensure_checkpoint(ROOT / ".lockstep" / "models")
+    model = ensure_checkpoint(ROOT / ".lockstep" / "models", PUBLISHED)
     data = ROOT / "datasets" / "shapes"
     job = gpu_job("job", model=model, datasets=data, layout=layout, flash_attn=has_flash_attn())
     job = job.with_(cache=ROOT / ".lockstep" / "cache")

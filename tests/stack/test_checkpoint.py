@@ -25,9 +25,15 @@ TEMPERATURE, TOP_P = 1.1, 0.8
 """The incident's sampling settings."""
 
 
+@pytest.fixture(scope="module", params=[model.SMALL, model.PUBLISHED], ids=["small heads", "published heads"])
+def heads(request: pytest.FixtureRequest) -> model.Heads:
+    """As on a CPU, and as on GPUs: whatever holds of the checkpoint must hold with both."""
+    return request.param  # type: ignore[no-any-return]
+
+
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny")
+def directory(tmp_path_factory: pytest.TempPathFactory, heads: model.Heads) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny", heads)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +79,18 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     check_checkpoint(tmp_path / "tiny")
 
 
-def test_same_seed_same_weights(directory: Path, tmp_path: Path) -> None:
+def test_same_seed_same_weights(directory: Path, heads: model.Heads, tmp_path: Path) -> None:
     weights = (directory / "model.safetensors").read_bytes()
-    assert (make_checkpoint(tmp_path / "again") / "model.safetensors").read_bytes() == weights
-    assert (make_checkpoint(tmp_path / "other", seed=1) / "model.safetensors").read_bytes() != weights
+    assert (make_checkpoint(tmp_path / "again", heads) / "model.safetensors").read_bytes() == weights
+    assert (make_checkpoint(tmp_path / "other", heads, seed=1) / "model.safetensors").read_bytes() != weights
+
+
+def test_published_heads_are_those_of_the_published_checkpoints(directory: Path, heads: model.Heads) -> None:
+    """Qwen3-VL's own: 128 in the text model, 1152 / 16 = 72 in the vision tower."""
+    config = json.loads((directory / "config.json").read_text())
+    vision = config["vision_config"]
+    found = (config["text_config"]["head_dim"], vision["hidden_size"] // vision["num_heads"])
+    assert found == ((32, 16) if heads == model.SMALL else (128, 72))
 
 
 def test_checking_imports_no_torch() -> None:

@@ -245,3 +245,10 @@ def test_the_recorders_entries_are_saved_with_their_stacks_when_wanted(tmp_path:
     texts = [path.read_text() for path in (tmp_path / "evidence").glob("trainer-rank-*.flight.json")]
     assert len(texts) == 2
     assert all("_kept" in text and "gloo:all_reduce" in text for text in texts)
+    # What waited was written first: of a full ring the stacks take longer than a job may have left.
+    waiting = sorted((tmp_path / "evidence").glob("trainer-rank-*.waiting.json"))
+    assert len(waiting) == 2
+    assert all(
+        path.stat().st_mtime <= path.with_name(path.name.replace("waiting", "flight")).stat().st_mtime
+        for path in waiting
+    )

@@ -17,6 +17,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(description, "check_stack", lambda device, **_: {})
     monkeypatch.setattr(description, "complete_cpu_build", lambda: None)
-    monkeypatch.setattr(description, "ensure_checkpoint", lambda folder: folder / "tiny")
+    monkeypatch.setattr(description, "ensure_checkpoint", lambda folder, *_: folder / "tiny")
     monkeypatch.setattr(session, "LEAST_FREE_GIB", 0.0)
     return folder

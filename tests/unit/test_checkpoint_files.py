@@ -62,7 +62,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replaces the making by a fake; the directories it was asked for."""
     calls: list[Path] = []
 
-    def make(directory: Path) -> Path:
+    def make(directory: Path, *_: object) -> Path:
         calls.append(directory)
         return fake_checkpoint(directory)
 
@@ -97,7 +97,7 @@ def test_incomplete_checkpoint_in_the_cache_is_an_error(tmp_path: Path, made: li
 def test_another_process_was_first(tmp_path: Path, made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / f"qwen3-vl-tiny-{checkpoint.recipe_key()}"
 
-    def make(directory: Path) -> Path:
+    def make(directory: Path, *_: object) -> Path:
         fake_checkpoint(place)
         return fake_checkpoint(directory)
 
@@ -109,7 +109,7 @@ def test_another_process_was_first(tmp_path: Path, made: list[Path], monkeypatch
 def test_failure_leaves_nothing_behind(
     tmp_path: Path, made: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make(directory: Path) -> Path:
+    def make(directory: Path, *_: object) -> Path:
         (directory / "config.json").write_text("{}")
         raise OSError("disk full")
 

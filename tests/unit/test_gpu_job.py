@@ -12,14 +12,17 @@ from launch_script import LOCAL, same, script
 from lockstep.experiments.stress import session
 from lockstep.experiments.stress.session import SetupError
 from lockstep.stacks.base import Choice
-from lockstep.stacks.swift import description
+from lockstep.stacks.swift import description, toolkit
 from lockstep.stacks.swift.arms import gpu_arms
 from lockstep.stacks.swift.gpu import GPU_SIZES, gpu_job, pretended_gpus
 from lockstep.stacks.swift.spec import JobSpec, Layout
 from lockstep.verdict import Kind
 
 LAYOUTS = {4: ("0,1", "2,3"), 6: ("0,1,2,3", "4,5"), 8: ("0,1,2,3,4,5", "6,7")}
-OURS = {"rollout": {"external_plugins", "vllm_engine_kwargs"}, "rlhf": {"add_version", "max_steps"}}
+OURS = {
+    "rollout": {"external_plugins", "vllm_engine_kwargs"},
+    "rlhf": {"add_version", "max_steps", "vllm_server_timeout"},
+}
 """Arguments that the script does not have."""
 FLASH = ("attn_impl", "padding_free")
 
@@ -44,7 +47,7 @@ Sides = dict[str, tuple[dict[str, str], dict[str, str]]]
 @pytest.fixture
 def dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Calls the dry run and returns variables and arguments of both commands, and all that was printed."""
-    monkeypatch.setattr(description, "checkpoint_path", lambda folder: folder / "tiny")
+    monkeypatch.setattr(description, "checkpoint_path", lambda folder, *_: folder / "tiny")
 
     def call(
         gpus: str | None, flash: bool = True, only: str = "control", **more: object
@@ -129,6 +132,33 @@ def test_a_real_checkpoint_has_the_incidents_cache(dry, tmp_path: Path) -> None:
     for side in ("rollout", "rlhf"):
         assert sides[side][1]["model"] == str(tmp_path)
     assert "vllm_engine_kwargs" not in sides["rollout"][1]
+    # Of Qwen3-VL's 262,144 tokens vLLM would keep room for all; a prompt and its answer have 2,176.
+    assert 1024 + 1024 + 128 <= int(sides["rollout"][1]["vllm_max_model_len"]) < 262_144
+    assert session.limits(Choice(model=tmp_path)).stall_s > session.limits(Choice()).stall_s
+
+
+def test_a_host_without_a_cuda_toolkit_gets_a_stub_of_nvcc_and_is_told(
+    dry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for there in (True, False):
+        monkeypatch.setattr(toolkit, "has_nvcc", lambda env, there=there: there)
+        sides, text = dry("8")
+        assert ("CUDA_HOME" in sides["rlhf"][0]) is not there
+        assert "CUDA_HOME" not in sides["rollout"][0]
+        assert ("CUDA_HOME: a stub whose nvcc only tells its release" in text) is not there
+
+
+def test_on_gpus_the_tiny_model_has_the_published_heads(
+    dry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(description, "checkpoint_path", lambda folder, heads: folder / str(heads.text))
+    sides, _ = dry("8")
+    assert [Path(sides[side][1]["model"]).name for side in ("rollout", "rlhf")] == ["128", "128"]
+    assert session._tiny_model(tmp_path, session._heads("cpu")).name == "32"
+
+
+def test_the_trainer_waits_for_a_rollout_that_compiles_first(dry) -> None:
+    assert int(dry("8")[0]["rlhf"][1]["vllm_server_timeout"]) >= 600
 
 
 def test_arms_differ_in_fault_and_cure_alone(dry) -> None:
@@ -202,7 +232,7 @@ def test_gpus_that_are_spoken_of_need_not_be_there() -> None:
 def test_the_cpus_job_can_be_shown_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(description, "checkpoint_path", lambda folder: folder / "tiny")
+    monkeypatch.setattr(description, "checkpoint_path", lambda folder, *_: folder / "tiny")
     session.dry_run("cpu", steps=5, out=tmp_path / "out", only=[])
     text = capsys.readouterr().out
     env, arguments = script("rlhf", text)

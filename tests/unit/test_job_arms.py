@@ -18,7 +18,7 @@ from lockstep.run.process_tree import StartError
 from lockstep.run.supervise import JobError, Limits, Outcome
 from lockstep.stacks.base import Arm
 from lockstep.stacks.swift.arms import boundaries, stress_arms
-from lockstep.stacks.swift.spec import cpu_job
+from lockstep.stacks.swift.spec import JobSpec, cpu_job
 from lockstep.verdict import GroupView, Kind, Verdict
 
 JOB = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))
@@ -114,7 +114,8 @@ def run(
         return end
 
     monkeypatch.setattr(arms, "run_job", run_job)
-    monkeypatch.setattr(arms, "check_again", lambda *_: "")  # these runs leave no ledgers
+    for name in ("check_again", "check_counted"):
+        monkeypatch.setattr(arms, name, lambda *_: "")  # these runs leave no ledgers
     told: list[Result] = []
     raised = None
     try:
@@ -177,3 +178,109 @@ def test_the_ledgers_alone_must_give_the_same_verdict(tmp_path: Path) -> None:
     assert arms.check_again(outcome, tmp_path) == ""
     other = arms.check_again(replace(outcome, verdict=replace(verdict, kind=Kind.IN_STEP)), tmp_path)
     assert "another verdict, 'stuck'" in other
+
+
+def trainer_alone() -> list[ledgers.Proc]:
+    procs = ledgers.trainers(2, generate=False)
+    del procs[0].groups["weight-sync"]
+    return procs
+
+
+def test_a_run_in_step_in_which_a_group_has_counted_nothing_is_wrong(tmp_path: Path) -> None:
+    whole = ledgers.verdict(ledgers.Job(ledgers.whole_job()), tmp_path / "whole")
+    assert whole.kind is Kind.IN_STEP
+    through = Outcome(whole, "", 1.0, 1.0, 1.0, 1)
+    assert arms.check_counted(CONTROL.spec, through, tmp_path / "whole") == ""
+
+    # Another release's groups, which the probe does not know: the trainer alone is seen, and is in step.
+    trainer = ledgers.verdict(ledgers.Job(trainer_alone()), tmp_path / "trainer")
+    assert trainer.kind is Kind.IN_STEP
+    told = arms.check_counted(CONTROL.spec, replace(through, verdict=trainer), tmp_path / "trainer")
+    assert "there is no group rollout.dp" in told
+    assert "no group weight-sync" in told
+    assert "trainer" not in told
+    assert arms.check_counted(WITHOUT.spec, STUCK, tmp_path / "trainer") == "", "it is no claim of step"
+
+
+def test_a_run_whose_groups_counted_nothing_fails_and_says_which(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run_job(spec: JobSpec, place: Path, *_: object) -> Outcome:
+        verdict = ledgers.verdict(ledgers.Job(trainer_alone()), place)
+        return replace(IN_STEP, verdict=replace(verdict, passed=IN_STEP.verdict.passed))
+
+    monkeypatch.setattr(arms, "run_job", run_job)
+    (result,) = run_arms([CONTROL], tmp_path, Limits(), lambda arm: lambda *_: None, lambda _: None)
+    assert "there is no group rollout.dp" in result.wrong
+    (row,) = json.loads((tmp_path / "summary.json").read_text())
+    assert (row["verdict"], row["as_expected"]) == ("in step", False)
+
+
+def on_gpus(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, arm: Arm, *ends: Outcome
+) -> tuple[Result, dict[str, Any], list[Outcome]]:
+    """The result of an arm of the CUDA job whose tries end so, its row, and the ends that were not needed."""
+    queue = list(ends)
+    monkeypatch.setattr(arms, "run_job", lambda *_: queue.pop(0))
+    for name in ("check_again", "check_counted"):
+        monkeypatch.setattr(arms, name, lambda *_: "")
+    arm = replace(arm, spec=arm.spec.with_(device="cuda", cache=folder / "cache"))
+    (result,) = run_arms([arm], folder, Limits(), lambda arm: lambda *_: None, lambda _: None)
+    (row,) = json.loads((folder / "summary.json").read_text())
+    return result, row, queue
+
+
+RACE = stuck(cause="offline-wave-race")
+
+
+def test_a_control_that_hangs_by_itself_is_a_finding_and_is_tried_once_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result, row, _ = on_gpus(monkeypatch, tmp_path, CONTROL, RACE, IN_STEP)
+    assert (result.wrong, row["as_expected"]) == ("", True)
+    assert "hung by itself" in row["remarks"][0]
+    assert result.folder.name == "control_again"
+    assert row["ledgers"] == str(result.folder / "ledgers")
+    twice, row, _ = on_gpus(monkeypatch, tmp_path, CONTROL, RACE, RACE)
+    assert "expected the verdict 'in step'" in twice.wrong
+    assert not row["as_expected"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "end"),
+    [(CONTROL, STUCK), (WITHOUT, RACE), (WITH, RACE), (CONTROL, replace(IN_STEP, failure="f"))],
+)
+def test_other_ends_are_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arm: Arm, end: Outcome
+) -> None:
+    result, row, left = on_gpus(monkeypatch, tmp_path, arm, end, IN_STEP)
+    assert left == [IN_STEP]
+    assert "remarks" not in row
+    assert bool(result.wrong) is not (arm is WITHOUT)
+
+
+FAILED_START = replace(IN_STEP, failure="the rollout server ended with status 1", start_seconds=0.0)
+
+
+def test_a_start_that_failed_on_an_earlier_runs_compiled_code_is_tried_once_more_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled = tmp_path / "cache" / "vllm" / "torch_compile_cache"
+    compiled.mkdir(parents=True)
+    kept = tmp_path / "cache" / "huggingface"
+    kept.mkdir()
+    result, row, _ = on_gpus(monkeypatch, tmp_path, CONTROL, FAILED_START, IN_STEP)
+    assert result.wrong == ""
+    assert "compiled code of earlier runs" in row["remarks"][0]
+    assert not compiled.exists()
+    assert kept.exists()
+    # Now there is none: a start that fails is what it is.
+    result, row, left = on_gpus(monkeypatch, tmp_path, CONTROL, FAILED_START, IN_STEP)
+    assert "ended with status 1" in result.wrong
+    assert (left, "remarks" in row) == ([IN_STEP], False)
+
+
+def test_without_a_gpu_nothing_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told, summary, _ = run(monkeypatch, tmp_path, RACE, STUCK, IN_STEP)
+    assert "got 'stuck'" in told[0].wrong
+    assert "remarks" not in summary[0]

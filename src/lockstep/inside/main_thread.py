@@ -113,6 +113,13 @@ class MainThread:
             frame = frame.f_back
         return frames or plain[:DEPTH]
 
+    def line(self) -> str:
+        """`path:line` of its innermost frame, without those of torch and of the standard library."""
+        frame = sys._current_frames().get(self._ident)
+        while frame is not None and _is_plumbing(frame):
+            frame = frame.f_back
+        return "" if frame is None else f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
 
 def issuing_line() -> str:
     """`path:line` of the code whose thread is inside a collective of torch.distributed now; empty if there is

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.clock import clock_id, stamp
+from lockstep.inside.capture import RelaxedThread
 from lockstep.inside.counters import Counted, Counts, GroupTable
-from lockstep.inside.flight_recorder import FlightRecorder
+from lockstep.inside.flight_recorder import NCCL, FlightRecorder, Status
 from lockstep.inside.group_names import Group, GroupNames
 from lockstep.inside.main_thread import MainThread, issuing_line
 from lockstep.inside.writer import LedgerWriter, complain
@@ -34,6 +35,8 @@ little is new in it.
 """
 LATE_S = 0.2
 """A record that is not there this long after its number was counted does not come."""
+HELD_S = 10.0
+"""A process that has waited this long in one collective captures no graph meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,9 @@ class Probe:
         self._unread = 0
         self._burst = self._ring // 4
         self._by = ""
+        self._relaxed = RelaxedThread()
+        self._held = False
+        self._held_at, self._held_since = Status(), 0.0
         self._wake = threading.Event()
         self._stop = self._failed = self._dumped = False
         self._thread = threading.Thread(target=self._run, name="lockstep-probe", daemon=True)
@@ -90,8 +96,21 @@ class Probe:
             return
         try:
             self._marks.append(_Mark(*stamp(), name, step, self._counts()))
+            self._relaxed.note_device()
+            self._wake.set()  # whoever watches the ledger for a boundary is told of it at once
         except Exception as error:  # whatever is wrong with the probe, the job comes first
             self._fail(error)
+
+    def hold_records(self) -> None:
+        """Has no records read until `release_records`, since this process captures CUDA graphs until then
+        (see `lockstep.inside.capture`). Counts are read all the same.
+        """
+        self._held = True
+
+    def release_records(self) -> None:
+        """Has records read from now on. Call it from a thread that uses the process's device."""
+        self._relaxed.note_device()
+        self._held = False
 
     def announce(self, unnamed: int, group: Group) -> None:
         """Says what the process's `unnamed`-th group outside torch's registry is (0 for the first)."""
@@ -134,7 +153,7 @@ class Probe:
         must = last or self._fills(unread) or now - self._pulse_t >= KEEPALIVE_S - 2 * POLL_S
         if unread and not must and (not (self._marks or look) or time.monotonic() < self._next_read):
             return counts
-        if unread or last:
+        if last or (unread and self._may_read(counts)):
             self._read(counts)
         self._tell(last)
         if look:
@@ -143,6 +162,18 @@ class Probe:
             self._dump_if_wanted()
         return counts
 
+    def _may_read(self, counts: Counts) -> bool:
+        """Whether records may be read now. While they are held only a process may be looked at that waits in
+        one of NCCL's collectives: it captures nothing before that is over.
+        """
+        if not self._held:
+            return True
+        now, status = time.monotonic(), counts.recorded
+        if status != self._held_at:
+            self._held_at, self._held_since = status, now
+        waits = any(pg[0] == NCCL and key > status.completed[pg] for pg, key in status.enqueued.items())
+        return waits and now - self._held_since >= HELD_S
+
     def _fills(self, unread: int) -> bool:
         """Whether the ring could fill with records not read before they are looked at again, twice."""
         self._burst = max(unread - self._unread, self._burst * 9 // 10, self._ring // 8)
@@ -150,6 +181,7 @@ class Probe:
         return unread + 2 * self._burst > self._ring
 
     def _read(self, counts: Counts) -> None:
+        self._relaxed.enter()
         begun = time.thread_time()
         entries, lost = self._recorder.drain()
         if lost:
@@ -166,7 +198,8 @@ class Probe:
             if self._table.unread(mark.counts):
                 return
             if not (self._table.covers(mark.counts) or last or time.monotonic() - mark.m >= LATE_S):
-                self._read(mark.counts)
+                if self._may_read(mark.counts):
+                    self._read(mark.counts)
                 return
             self._marks.popleft()
             n = self._passed[mark.name] = self._passed.get(mark.name, 0) + 1
@@ -179,12 +212,19 @@ class Probe:
         self._table.find()
         pulse: dict[str, Any] = {"c": self._table.pairs(counts), "beat": self.beats, "at": self._main.stack()}
         still = pulse == {k: self._pulse.get(k) for k in pulse}
+        if still and not self._held:
+            self._table.note_starting(self._names.begun)
         if still and now - self._pulse_t < KEEPALIVE_S - PULSE_S and not last:
             return
-        if (still or last) and self._table.outstanding(counts):
+        if (still or last) and self._table.outstanding(counts) and (last or self._may_read(counts)):
+            self._relaxed.enter()
             waiting, only = self._table.waiting(counts, self._recorder.retired())
             if waiting is not None and (still or self._by):
-                if only and "at" not in waiting and (line := issuing_line()):
+                line = issuing_line()
+                if not line and self._table.asynchronous(waiting):
+                    # The call has returned, and its thread waits for the device in the code that made it.
+                    line = self._main.line()
+                if only and "at" not in waiting and line:
                     waiting["at"] = line
                 pulse["w"] = waiting
             pulse["c"] = self._table.pairs(counts)
@@ -204,8 +244,14 @@ class Probe:
         evidence = self._directory / "evidence"
         if not self._dumped and (evidence / "wanted").exists():
             self._dumped = True
-            text = json.dumps(self._recorder.last_with_stacks(), indent=1, default=str)
-            (evidence / f"{self._stem}.flight.json").write_text(text)
+            self._relaxed.enter()
+            # Of a full ring the stacks take longer than the job may have left: what waits comes first.
+            for kind, look in (
+                ("waiting", self._recorder.outstanding),
+                ("flight", self._recorder.last_with_stacks),
+            ):
+                text = json.dumps(look(), indent=1, default=str)
+                (evidence / f"{self._stem}.{kind}.json").write_text(text)
 
     def _write(self, record: dict[str, Any]) -> None:
         kind = record.pop("k")

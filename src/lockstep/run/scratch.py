@@ -36,6 +36,22 @@ def scratch(run_dir: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+COMPILED = ("torch_inductor", "triton")
+"""Folders of `cache` with compiled code, besides those of the stack."""
+
+
+def has_compiled(cache: Path | None, stack: Folders) -> bool:
+    """Return whether an earlier job has left compiled code there."""
+    return cache is not None and any((cache / name).exists() for name in (*COMPILED, *stack.cached.values()))
+
+
+def drop_compiled(cache: Path, stack: Folders) -> None:
+    """Remove what was compiled: a process that is killed while it writes leaves a part, which the next one
+    takes for the whole."""
+    for name in (*COMPILED, *stack.cached.values()):
+        shutil.rmtree(cache / name, ignore_errors=True)
+
+
 def environment(folder: Path, cache: Path | None, stack: Folders) -> dict[str, str]:
     """Variables that lead the packages into `folder`; and into `cache` with what they compile or look up once
     and should find again in the next job. Without a `cache` they keep that where the caller has it."""

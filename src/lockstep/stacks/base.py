@@ -120,6 +120,12 @@ class Job(Protocol):
         """Return the same job with other numbers of steps: in all, from evaluation to evaluation, and from
         save to save."""
 
+    def groups(self) -> tuple[str, ...]:
+        """Return the names of all groups that the job has used on every rank when it came through."""
+
+    def service_groups(self) -> tuple[str, ...]:
+        """Return those in which its services' ranks keep step with each other."""
+
     def describe(self) -> str:
         """Return which devices and ranks it has, in one line."""
 
@@ -291,5 +297,7 @@ class Stack:
     trial: Trial | None = None
     soak: Soak | None = None
     bisection: Bisection | None = None
+    known_hang: str = ""
+    """Cause of the hang that the job is known for, and that it may meet with nothing done to it."""
     service_error: str = ""
     """What stands in the main command's error where the reason is a service's failure."""

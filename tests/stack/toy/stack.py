@@ -56,6 +56,12 @@ class ToyJob:
     def sized(self, steps: int, eval_steps: int, save_steps: int) -> ToyJob:
         return replace(self, steps=steps)
 
+    def groups(self) -> tuple[str, ...]:
+        return (GROUP,)
+
+    def service_groups(self) -> tuple[str, ...]:
+        return ()
+
     def describe(self) -> str:
         return "two ranks on the CPU"
 

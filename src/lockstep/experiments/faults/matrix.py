@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from lockstep.experiments.stress.scenarios import check_again
+from lockstep.experiments.stress.scenarios import check_again, check_counted
 from lockstep.record import LedgerError, read_directory
 from lockstep.run.summary_file import Row, read_rows, write_rows
 from lockstep.run.supervise import JobError, Limits, Progress, run_job
@@ -85,7 +85,7 @@ def _run(fault: Fault, job: Job, home: Path, progress: Progress) -> Row:
         outcome = run_job(spec, home, Limits(), progress)
     row = _judged(fault, outcome.verdict, outcome.leftovers)
     if not row["wrong"]:
-        row["wrong"] = check_again(outcome, home)
+        row["wrong"] = check_again(outcome, home) or check_counted(spec, outcome, home)
     return {
         **row,
         "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),

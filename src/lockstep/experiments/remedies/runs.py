@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lockstep.experiments.stress.scenarios import check_counted
 from lockstep.record import read_directory
 from lockstep.remedies.model import Tried
 from lockstep.run.run_lock import STAMP
@@ -44,9 +45,8 @@ def run_remedies(
         home = folder / stamp / name.replace(" ", "_")
         spec = spec.with_(name=name)
         try:
-            row = _row(
-                name, remedy, trial, run_job(spec, home, Limits(), progress(name)), home, job.stack.main
-            )
+            outcome = run_job(spec, home, Limits(), progress(name))
+            row = _row(name, remedy, trial, outcome, home, spec)
         except JobError as error:
             row = {"remedy": name, "outcome": "not run", "why": str(error), "as_expected": False}
         rate = row.get("steps_per_second")
@@ -58,9 +58,11 @@ def run_remedies(
     return list(rows.values())
 
 
-def _row(name: str, remedy: Tried | None, trial: Trial, outcome: Outcome, home: Path, main: str) -> Row:
+def _row(name: str, remedy: Tried | None, trial: Trial, outcome: Outcome, home: Path, spec: Job) -> Row:
+    silent = check_counted(spec, outcome, home)
     verdict = outcome.verdict
     late = any(trial.happened in log.read_text(errors="replace") for log in (home / "logs").glob("*.log"))
+    paused = trial.fault["seconds"] if late else 0.0
     row: Row = {
         "remedy": name,
         "outcome": _outcome(outcome, late, remedy),
@@ -74,12 +76,12 @@ def _row(name: str, remedy: Tried | None, trial: Trial, outcome: Outcome, home: 
         "seconds_to_verdict": round(outcome.seconds_to_verdict, 1),
         "seconds": round(outcome.seconds, 1),
         "peak_gib": round(outcome.peak_memory / 2**30, 1),
-        "steps_per_second": _rate(home, main, trial.steps, trial.fault["seconds"] if late else 0.0),
+        "steps_per_second": _rate(home, spec.stack.main, trial.steps, paused),
         "ledgers": str(home / "ledgers"),
     }
     wanted = "through" if remedy is None or remedy.helps else "hangs"
-    row["as_expected"] = row["outcome"] == wanted and not outcome.leftovers
-    row["why"] = "; ".join(filter(None, [outcome.failure, *outcome.leftovers]))
+    row["as_expected"] = row["outcome"] == wanted and not outcome.leftovers and not silent
+    row["why"] = "; ".join(filter(None, [outcome.failure, silent, *outcome.leftovers]))
     return row
 
 

@@ -95,6 +95,7 @@ class Arm:
                 warmed = self._play(rollout, warm_up(record.tally.settings, self._prompts))
                 if warmed.kind != "round":
                     raise RolloutError(f"its first round {warmed.kind}: {warmed.text}")
+                rollout.await_counted()
                 seconds = time.monotonic() - begun
                 record.add("start", s=round(seconds, 1), host=host(), ledgers=str(run_dir / "ledgers"))
                 self._tell(record, f"engines ready after {seconds:.0f} s")

@@ -9,6 +9,7 @@ import psutil
 
 from lockstep.record import LedgerTail
 from lockstep.run import evidence, scratch
+from lockstep.run.counted import silent
 from lockstep.run.health import is_healthy
 from lockstep.run.lost_processes import Losses
 from lockstep.run.port_ownership import Claims
@@ -19,6 +20,8 @@ from lockstep.stacks.base import HOST, Job
 from lockstep.verdict import Kind, Verdict, judge
 
 POLL_S = 0.5
+COUNTED_S = 15.0
+"""Longest wait for counts of what the first round issued: processes write them every two seconds at least."""
 GRACE_S = 1.0
 """From SIGTERM to SIGKILL. The server waits for its workers in its only thread: it seldom hears the first."""
 
@@ -75,6 +78,16 @@ class Rollout:
             raise RolloutError(f"the {loss.label or 'worker'} (pid {loss.pid}) ended: {self._why()}")
         self._check_alive()
         return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=self._tail.now())
+
+    def await_counted(self) -> None:
+        """Returns when the groups in which the engines keep step have counted. Raises RolloutError when they
+        do not: of engines that the probe does not see no hang can be told."""
+        until = time.monotonic() + COUNTED_S
+        while told := silent(self._spec.service_groups(), self._tail.ledgers):
+            if time.monotonic() >= until:
+                raise RolloutError(told)
+            time.sleep(POLL_S)
+            self._tail.refresh()
 
     def collect(self) -> None:
         """Saves stacks and flight recorder entries of all processes in `run_dir/evidence`."""

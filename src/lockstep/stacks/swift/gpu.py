@@ -11,13 +11,27 @@ from lockstep import devices
 from lockstep.stacks.base import Choice
 from lockstep.stacks.swift.spec import INCIDENT, Arguments, JobSpec, Layout
 
-GPU_SIZES: Arguments = {"eval_steps": 3, "save_steps": 4, "max_steps": 8}
-"""Eight steps instead of an epoch; eval and save fall on different steps. The rest is the incident's."""
-PROMPTS_PER_RANK = 2
-"""Prompts of one rank's batch: 16 completions, 8 for each prompt."""
+GPU_SIZES: Arguments = {
+    "per_device_train_batch_size": 8,
+    "per_device_eval_batch_size": 8,
+    "eval_steps": 3,
+    "save_steps": 4,
+    "max_steps": 8,
+}
+"""Eight steps instead of an epoch; eval and save fall on different steps. Half of the incident's batch: a
+rollout worker that adds 48 requests takes about as long for it as its peer's wave lasts by itself (32 steps),
+and then the control hangs, too. The rest is the incident's."""
+PROMPTS_PER_RANK = 1
+"""Prompts of one rank's batch: 8 completions, all for one prompt."""
+PATIENT: Arguments = {"vllm_server_timeout": 600}
+"""Seconds that the trainer waits for the rollout: ms-swift's own 240 may be too few where vLLM compiles."""
+LONGEST = 4096
+"""Tokens of a real checkpoint's prompt (1,024, as many for a picture) and answer (128), at most.
+A cache for its whole context, 262,144 tokens, might not fit beside its weights."""
 TINY_MODELS_CACHE: Arguments = {"vllm_engine_kwargs": json.dumps({"num_gpu_blocks_override": 8192})}
 """131,072 tokens. vLLM keeps a Python object for each block; a GPU would hold millions of this model's."""
 NO_REPORT = {"report_to": "none (nothing leaves the machine)"}
+NO_NVCC = {"CUDA_HOME": "a stub whose nvcc only tells its release (no CUDA toolkit here, and DeepSpeed asks)"}
 NO_FLASH_ATTN = {
     "attn_impl": "sdpa (flash-attn is not installed)",
     "padding_free": "off (needs flash-attn)",
@@ -43,14 +57,21 @@ def has_flash_attn() -> bool:
 
 
 def gpu_job(
-    name: str, *, model: Path, datasets: Path, layout: Layout, flash_attn: bool, tiny: bool = True
+    name: str,
+    *,
+    model: Path,
+    datasets: Path,
+    layout: Layout,
+    flash_attn: bool,
+    tiny: bool = True,
+    cuda_home: Path | None = None,
 ) -> JobSpec:
     """The incident's job on this host's GPUs.
 
     `flash_attn`: whether the trainer can use it, and padding-free batches with it. `tiny`: whether `model` is
-    the tiny checkpoint.
+    the tiny checkpoint. `cuda_home`: where to make the stub of a CUDA toolkit; None where a real one is.
     """
-    instead = NO_REPORT if flash_attn else NO_REPORT | NO_FLASH_ATTN
+    instead = NO_REPORT | ({} if flash_attn else NO_FLASH_ATTN) | ({} if cuda_home is None else NO_NVCC)
     attention: Arguments = {} if flash_attn else {"attn_impl": "sdpa", "padding_free": False}
     return JobSpec(
         name=name,
@@ -59,7 +80,8 @@ def gpu_job(
         model=model,
         train_data=datasets / "train.jsonl",
         val_data=f"{datasets / 'val.jsonl'}#{min(PROMPTS_PER_RANK * len(layout.trainer), 16)}",
-        rollout=dict(TINY_MODELS_CACHE) if tiny else {},
-        trainer=INCIDENT | GPU_SIZES | attention | {"report_to": "none"},
+        rollout=dict(TINY_MODELS_CACHE) if tiny else {"vllm_max_model_len": LONGEST},
+        trainer=INCIDENT | GPU_SIZES | PATIENT | attention | {"report_to": "none"},
+        cuda_home=cuda_home,
         instead=instead,
     )

@@ -54,6 +54,9 @@ class JobSpec:
     """File of the reward function, which registers itself as `shapes`."""
     cache: Path | None = None
     """What the packages compile or look up once, kept between jobs; the caller's own caches if None."""
+    cuda_home: Path | None = None
+    """Where a stub of the CUDA toolkit is made for the trainer, see `toolkit`; None if the host
+    has the real one, or needs none."""
     instead: dict[str, str] = field(default_factory=dict)
     """Arguments and variables of the incident's script that this device cannot honour: name -> what is done
     instead."""
@@ -80,6 +83,16 @@ class JobSpec:
     def sized(self, steps: int, eval_steps: int, save_steps: int) -> JobSpec:
         sizes: Arguments = {"max_steps": steps, "eval_steps": eval_steps, "save_steps": save_steps}
         return replace(self, trainer=self.trainer | sizes)
+
+    def groups(self) -> tuple[str, ...]:
+        from lockstep.stacks.swift.groups import expected_groups
+
+        return expected_groups(self)
+
+    def service_groups(self) -> tuple[str, ...]:
+        from lockstep.stacks.swift.groups import rollout_groups
+
+        return rollout_groups(self)
 
     def describe(self) -> str:
         layout = self.layout

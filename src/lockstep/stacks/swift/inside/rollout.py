@@ -18,6 +18,11 @@ SERVER, FIRST_RANK = "LOCKSTEP_ROLLOUT_SERVER", "LOCKSTEP_ROLLOUT_FIRST"
 """Environment variables: which rollout server this is, and its first data-parallel rank; 0 if not set."""
 
 
+def captures_graphs() -> bool:
+    """Whether an engine in this process captures CUDA graphs before it serves."""
+    return not os.environ.get("LOCKSTEP_CPU")
+
+
 def watch_server() -> None:
     attach("rollout", "server", int(os.environ.get(SERVER, "0")))
 
@@ -42,9 +47,14 @@ def watch_worker() -> None:
         rank = int(os.environ.get(FIRST_RANK, "0")) + int(_own_rank())
         os.environ[WORKER_RANK] = str(rank)
         probe = attach("rollout", "worker", rank)
-        if probe is not None and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
-            watch_weights(probe)  # the engine is in this process
-        return original(*args, **kwargs)
+        if probe is None or os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
+            return original(*args, **kwargs)
+        watch_weights(probe)  # the engine is in this process
+        if captures_graphs():
+            probe.hold_records()
+        engine = original(*args, **kwargs)
+        probe.release_records()
+        return engine
 
     adding = False
 

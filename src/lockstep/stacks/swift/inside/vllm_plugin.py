@@ -5,6 +5,9 @@ Boundaries and beats of an engine core (vLLM 0.11.0): a wave ends when
 `DPEngineCoreProc._has_global_unfinished_reqs` says no; a step is one `EngineCoreProc._process_engine_step`.
 The group behind that question is made before any plugin is loaded and outside torch's registry, so it is
 announced when the busy loop begins.
+
+On CUDA an engine captures its graphs between its groups' making and its serving: no records are read until
+then.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 from typing import Any
 
 CORE = "vllm.v1.engine.core"
+WORKER = "vllm.v1.worker.gpu_worker"
 
 
 def register() -> None:
@@ -47,17 +51,29 @@ def _role() -> tuple[str, int] | None:
 def _watch_engine() -> None:
     from lockstep.inside.attach import attach
     from lockstep.inside.group_names import Group
-    from lockstep.inside.hooks import wrap
+    from lockstep.inside.hooks import after_import, wrap
     from lockstep.inside.signal_flush import before_abort
-    from lockstep.stacks.swift.inside.rollout import watch_weights
+    from lockstep.stacks.swift.inside.rollout import captures_graphs, watch_weights
 
     role = _role()
     probe = attach("rollout", *role) if role else None
     if probe is None:
         return
     before_abort(probe.close)
+    if captures_graphs():
+        probe.hold_records()
+
+    def serve(original: Any, self: Any) -> Any:
+        probe.release_records()
+        return original(self)
+
+    def warm_up(original: Any, self: Any) -> Any:
+        result = original(self)
+        probe.release_records()
+        return result
 
     def busy_loop(original: Any, self: Any) -> Any:
+        probe.release_records()
         group = self.dp_group
         ranks = tuple(range(group.size()))
         probe.announce(0, Group("rollout.unfinished", "stateless_init_dp_group", "gloo", ranks, group.rank()))
@@ -74,7 +90,10 @@ def _watch_engine() -> None:
         return original(*args, **kwargs)
 
     if role and role[0] == "engine core":
+        wrap(f"{CORE}:EngineCoreProc.run_busy_loop", serve)
         wrap(f"{CORE}:DPEngineCoreProc.run_busy_loop", busy_loop)
         wrap(f"{CORE}:DPEngineCoreProc._has_global_unfinished_reqs", unfinished)
         wrap(f"{CORE}:EngineCoreProc._process_engine_step", step)
+    elif captures_graphs():  # its engine core is another process; this one waits for calls all the time
+        after_import(WORKER, lambda: wrap(f"{WORKER}:Worker.compile_or_warm_up_model", warm_up))
     watch_weights(probe)

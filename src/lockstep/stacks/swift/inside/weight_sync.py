@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.inside.counters import Counted
+from lockstep.inside.counters import INIT, Counted
 from lockstep.inside.group_names import Group
 from lockstep.inside.hooks import wrap
 from lockstep.inside.recorder import Probe
@@ -15,6 +15,9 @@ from lockstep.stacks.swift.compat import place
 
 COMMUNICATORS = {"trainer": "client", "rollout": "server communicator"}
 """The places where each side's code looks the class up."""
+
+NCCL = "PyNcclCommunicator"
+"""vLLM's class; on a CPU another one stands in for it (`lockstep.stacks.swift.inside.cpu`)."""
 
 
 def count_weight_sync(probe: Probe, side: str, server: int = 0) -> None:
@@ -26,13 +29,18 @@ def count_weight_sync(probe: Probe, side: str, server: int = 0) -> None:
     counters: dict[int, Counted] = {}
 
     def made(original: Any, self: Any, group: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, group, *args, **kwargs)
-        if type(group).__name__ == "StatelessProcessGroup":
-            ranks = tuple(range(group.world_size))
-            backend = type(self).__name__
-            counters[id(group)] = probe.count(
-                Group(name, "StatelessProcessGroup", backend, ranks, group.rank)
-            )
+        if type(group).__name__ != "StatelessProcessGroup":
+            original(self, group, *args, **kwargs)
+            return
+        ranks = tuple(range(group.world_size))
+        backend = type(self).__name__
+        if backend == NCCL:  # it waits for every rank, and tries itself out with an all-reduce
+            counter = probe.count(Group(name, "StatelessProcessGroup", backend, ranks, group.rank))
+            counter.call(INIT, "", None, lambda: original(self, group, *args, **kwargs))
+        else:
+            original(self, group, *args, **kwargs)
+            counter = probe.count(Group(name, "StatelessProcessGroup", backend, ranks, group.rank))
+        counters[id(group)] = counter
 
     def broadcast(original: Any, self: Any, tensor: Any, src: int, *args: Any, **kwargs: Any) -> Any:
         counter = counters.get(id(self.group))

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from lockstep.experiments.remedies.page import write_page
-from lockstep.experiments.remedies.runs import run_remedies
-from lockstep.experiments.stress.session import SetupError, prepare
+from lockstep.experiments.remedies.runs import FIELDS, run_remedies
+from lockstep.experiments.stress.session import SetupError, prepare, tell_left
 from lockstep.remedies.tried import TRIED
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
-from lockstep.run.summary_file import Row, RowsError
+from lockstep.run.summary_file import Row, RowsError, read_rows
 
 
 def run(device: str, *, out: Path, only: Sequence[str], page: Path | None) -> list[Row]:
@@ -30,6 +30,10 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None) -> li
         raise SetupError(f"no remedy is named {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
     if device != "cpu":
         raise SetupError(f"the remedies are run on a CPU only, not on {device!r}")
+    try:
+        read_rows(out / "summary.json", FIELDS)  # what is not ours is refused before anything is made
+    except (RowsError, OSError) as error:
+        raise SetupError(str(error)) from error
     job = prepare(device, steps=1, out=out)
     lines: list[ProgressLine] = []
 
@@ -46,7 +50,8 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None) -> li
 
     chosen = [remedy for remedy in TRIED if not only or remedy.name in only]
     try:
-        with home(out), terminate_as_exit():
+        with home(out) as left, terminate_as_exit():
+            tell_left(console, left)
             rows = run_remedies(job, out, chosen, progress, done)
         if page is not None:
             write_page(rows, page)

@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from lockstep import devices
 from lockstep.experiments.stress.dry_run import show_commands
-from lockstep.experiments.stress.scenarios import Arm, Result, run_arms, stress_arms
+from lockstep.experiments.stress.scenarios import SUMMARY_FIELDS, Arm, Result, run_arms, stress_arms
 from lockstep.experiments.stress.summary import show_result, show_summary
 from lockstep.fixtures.checkpoint import CheckpointError, checkpoint_path, ensure_checkpoint
 from lockstep.fixtures.shapes import DatasetError, check_dataset
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
-from lockstep.run.run_lock import HomeInUse, home
+from lockstep.run.run_lock import HomeInUse, home, left_text
+from lockstep.run.summary_file import RowsError, read_rows
 from lockstep.run.supervise import FULL, Limits
 from lockstep.stacks.swift.gpu import (
     GpuOptions,
@@ -61,6 +63,10 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
+    try:
+        read_rows(out / "summary.json", SUMMARY_FIELDS)  # what is not ours is not written over
+    except (RowsError, OSError) as error:
+        raise SetupError(str(error)) from error
     job = prepare(device, steps=steps, out=out.resolve(), options=options, only=only)
     arms = choose_arms(job, only)
     lines: list[ProgressLine] = []
@@ -76,7 +82,8 @@ def run(
     for name, instead in job.instead.items():
         console.print(f"not as in the incident on this device: {name}: {instead}", style="dim")
     try:
-        with home(out.resolve()), terminate_as_exit():
+        with home(out.resolve()) as left, terminate_as_exit():
+            tell_left(console, left)
             results = run_arms(arms, out.resolve(), Limits(), progress, done)
     except (StartError, HomeInUse, OSError) as error:
         raise SetupError(_disk(error, out)) from error
@@ -90,6 +97,12 @@ def run(
         raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from stop
     show_summary(console, results, out / "summary.json")
     return results
+
+
+def tell_left(console: Console, left: list[Path]) -> None:
+    """Says which folders an older Lockstep may have left, if any."""
+    if text := left_text(left):
+        console.print(escape(text), style="dim", highlight=False)
 
 
 def dry_run(

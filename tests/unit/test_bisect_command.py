@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lockstep.experiments.bisect import command, environment, log, releases
 from lockstep.experiments.bisect.log import LogError, Try
 from lockstep.experiments.bisect.probe import Question, judge
 from lockstep.experiments.bisect.table import write_page
+from lockstep.run.run_lock import home, mark
 from lockstep.stacks.swift import releases as pinned_releases
 from lockstep.stacks.swift.compat import PLACES, place
 
@@ -366,3 +368,37 @@ def test_it_wants_a_checkout_of_its_own(job: Job) -> None:
     code, said = run("probe-release", "3.14.0")
     assert code == 128
     assert "run it in a checkout of Lockstep" in said
+
+
+@pytest.mark.parametrize("words", [["bisect", "--bad", "3.10.0"], ["probe-release", "3.12.0"]])
+def test_what_is_somebody_elses_is_refused_before_anything_is_tried(job: Job, words: list[str]) -> None:
+    for name in ("log.jsonl", "runs/summary.json"):
+        theirs = Path(name.replace("/", "-"), name)
+        theirs.parent.mkdir(parents=True)
+        theirs.write_text('{"mine": 1}\n{"mine": 2}\n')
+        code, said = run(*words, "--out", name.replace("/", "-"))
+        assert code == (2 if words[0] == "bisect" else 128)
+        assert theirs.name in said
+        assert theirs.read_text() == '{"mine": 1}\n{"mine": 2}\n'
+    assert job.tried == []
+
+
+@pytest.mark.parametrize("words", [["bisect", "--bad", "3.10.0"], ["probe-release", "3.12.0"]])
+def test_two_at_once_do_not_share_a_folder(job: Job, words: list[str]) -> None:
+    """Not even between two releases of the first one."""
+    Path("out").mkdir()
+    with home(Path("out")):
+        code, said = run(*words, "--out", "out")
+    assert (code, job.tried) == (2 if words[0] == "bisect" else 128, [])
+    assert "another lockstep run" in said
+
+
+def test_environments_of_somebody_else_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--out` may be a folder in which a user has environments of their own."""
+    for name in ("mine", "other", "third", "fourth"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+    ours = [mark(tmp_path / f"cpu-{n}") for n in range(5)]
+    for n, made in enumerate(ours):
+        os.utime(made, (n, n))
+    environment._forget(tmp_path, 2, tmp_path / "new")
+    assert {p.name for p in tmp_path.iterdir()} == {"mine", "other", "third", "fourth", "cpu-3", "cpu-4"}

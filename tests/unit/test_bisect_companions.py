@@ -13,7 +13,6 @@ from lockstep.experiments.bisect import environment, releases
 from lockstep.experiments.bisect import probe as probing
 from lockstep.experiments.bisect.companions import asked_for, nearest
 from lockstep.experiments.bisect.probe import MOVES, Question
-from lockstep.run.run_lock import home
 
 
 def said(wanted: str, found: str) -> str:
@@ -186,9 +185,3 @@ def test_what_this_machine_lacks_is_not_the_releases_fault(
     monkeypatch.setattr(environment, "build", lambda *_: environment.Environment(python.resolve(), {}, {}))
     with pytest.raises(environment.ToolError, match="the disk is full"):
         probing.probe(Question("ms-swift"), "4.2.0", Path())
-
-
-def test_two_at_once_do_not_share_a_folder(stack: Stack, tmp_path: Path) -> None:
-    with home(tmp_path), pytest.raises(environment.ToolError, match="another lockstep run"):
-        probing.probe(Question("ms-swift"), "4.2.0", tmp_path)
-    assert stack.built == []

@@ -224,3 +224,23 @@ def test_a_verdict_that_the_ledgers_do_not_give_again_is_wrong(
     job = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))
     (row,) = matrix.run_matrix(job, tmp_path, [by_name("none")], lambda _: lambda *_: None, lambda *_: None)
     assert row["wrong"].startswith("its ledgers alone give another verdict, 'stuck': group rollout.dp")
+
+
+def test_kept_ledgers_take_the_place_of_an_earlier_runs_and_of_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_job(spec: JobSpec, home: Path, *_: Any) -> Outcome:
+        Job(whole_job()).write(home)
+        return Outcome(judge(read_directory(home)), "", 9.0, 2.5, 1.0, 1)
+
+    monkeypatch.setattr(matrix, "run_job", run_job)
+    job = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))
+    (tmp_path / "ledgers" / "none").mkdir(parents=True)
+    (tmp_path / "ledgers" / "none" / "book.ods").write_text("mine")
+    for _ in range(2):
+        (row,) = matrix.run_matrix(
+            job, tmp_path, [by_name("none")], lambda _: lambda *_: None, lambda *_: None
+        )
+        assert Path(row["ledgers"]) == tmp_path / "ledgers" / "none-2"
+    assert [path.name for path in (tmp_path / "ledgers" / "none").iterdir()] == ["book.ods"]
+    assert {path.name for path in (tmp_path / "ledgers").iterdir()} == {"none", "none-2"}

@@ -154,7 +154,7 @@ def test_on_gpus_the_tiny_model_has_the_published_heads(
     monkeypatch.setattr(description, "checkpoint_path", lambda folder, heads: folder / str(heads.text))
     sides, _ = dry("8")
     assert [Path(sides[side][1]["model"]).name for side in ("rollout", "rlhf")] == ["128", "128"]
-    assert session._tiny_model(tmp_path, session._heads("cpu")).name == "32"
+    assert description._tiny_model(tmp_path, description._heads("cpu")).name == "32"
 
 
 def test_the_trainer_waits_for_a_rollout_that_compiles_first(dry) -> None:

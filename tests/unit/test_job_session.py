@@ -18,7 +18,8 @@ from lockstep import cli
 from lockstep.experiments.stress import session
 from lockstep.experiments.stress.session import SetupError
 from lockstep.run.process_tree import StartError
-from lockstep.run.run_lock import KEPT, HomeInUse, home
+from lockstep.run.run_lock import KEPT, MARK, HomeInUse, home, is_ours, left_text, mark, new_run, remove
+from lockstep.run.summary_file import write_rows
 from lockstep.stacks.base import StackError
 from lockstep.stacks.swift import description
 
@@ -229,19 +230,167 @@ def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
         pass
 
 
+OLD = [f"20260101-00000{i}" for i in range(6)]
+
+
 def test_the_last_few_runs_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
-    old = [f"20260101-00000{i}" for i in range(6)]
-    for name in [*old, "mine", "20260101", "20260101-000000-copy"]:
-        (tmp_path / name / "control").mkdir(parents=True)
+    for name in (*OLD, "mine", "20260101", "20260101-000000-copy"):
+        mark(tmp_path / name)
+        (tmp_path / name / "control").mkdir()
     (tmp_path / "20260101-000009").write_text("a file")
-    with home(tmp_path):
-        left = {path.name for path in tmp_path.iterdir()} - {".lock"}
-        assert left == {*old[-(KEPT - 1) :], "mine", "20260101", "20260101-000000-copy", "20260101-000009"}
+    with home(tmp_path) as left:
+        there = {path.name for path in tmp_path.iterdir()} - {".lock"}
+        assert there == {*OLD[-(KEPT - 1) :], "mine", "20260101", "20260101-000000-copy", "20260101-000009"}
+    assert left == []
+
+
+def test_folders_without_the_mark_stay(tmp_path: Path) -> None:
+    """Of a user, or of an older release."""
+    for name in OLD:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "photo.jpg").write_text("mine")
+    with home(tmp_path) as left:
+        assert [path.name for path in left] == OLD
+    assert all((tmp_path / name / "photo.jpg").read_text() == "mine" for name in OLD)
+    assert left_text(left).startswith(
+        f"{tmp_path}: 6 folders without the mark of a run (.lockstep-made) stay: "
+    )
+
+
+def _wrong_marks(folder: Path, other: Path) -> None:
+    """No mark of ours: other words, a link to one, that of another folder, a folder."""
+    right = (mark(other) / MARK).read_text()
+    (folder / OLD[0] / MARK).write_text("something else")
+    (folder / OLD[1] / MARK).symlink_to(other / MARK)
+    (folder / OLD[2] / MARK).write_text(right)
+    (folder / OLD[3] / MARK).mkdir()
+    (folder / OLD[4] / MARK).write_text(right.replace(other.name, OLD[0]))
+
+
+def test_a_mark_that_is_not_the_folders_own_is_none(tmp_path: Path) -> None:
+    for name in OLD:
+        (tmp_path / "out" / name).mkdir(parents=True)
+    _wrong_marks(tmp_path / "out", tmp_path / "other")
+    with home(tmp_path / "out") as left:
+        assert [path.name for path in left] == OLD
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    """Neither one in the place of a run nor one inside of a run."""
+    away, out = tmp_path / "away", tmp_path / "out"
+    mark(away / OLD[0])
+    (away / "file").write_text("mine")
+    for name in OLD[1:]:
+        mark(out / name)
+        (out / name / "there").symlink_to(away)
+        (out / name / "control").mkdir()
+        (out / name / "control" / "there").symlink_to(away)
+        (out / name / "control" / "file").symlink_to(away / "file")
+    (out / OLD[0]).symlink_to(away / OLD[0])
+    with home(out):
+        pass
+    assert {path.name for path in out.iterdir()} == {".lock", OLD[0], *OLD[-(KEPT - 1) :]}
+    assert (away / "file").read_text() == "mine"
+    assert is_ours(away / OLD[0])
+
+
+def test_a_run_gets_a_new_folder_with_the_mark(tmp_path: Path) -> None:
+    """Also where two begin in one second."""
+    runs = [new_run(tmp_path / "out"), new_run(tmp_path / "out")]
+    assert len(set(runs)) == 2
+    assert all(map(is_ours, runs))
+
+
+def test_what_an_interrupted_removal_leaves_is_still_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = mark(tmp_path / OLD[0])
+    for name in "abc":
+        (place / name).mkdir()
+    real = shutil.rmtree
+
+    def stop(path: Path, **options: bool) -> None:
+        if Path(path).name == "b":
+            raise KeyboardInterrupt
+        real(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        remove(place)
+    monkeypatch.undo()
+    assert is_ours(place)
+    assert remove(place)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("content", [b"my own lock file\n", b"\xff\xfe"])
+def test_a_lock_file_of_somebody_else_is_not_written(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".lock").write_bytes(content)
+    with pytest.raises(HomeInUse, match=r"\.lock: lockstep did not write this file"), home(tmp_path):
+        pass
+    assert (tmp_path / ".lock").read_bytes() == content
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HomeInUse, match=r"\.lock: "), home(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+SUMMARIES = [b"my own notes", b'{"accuracy": 0.9}', b'[{"accuracy": 0.9}]', b"[" * 100_000, b"\xff"]
+
+
+@pytest.mark.parametrize("content", SUMMARIES)
+def test_a_summary_of_somebody_else_is_refused_at_the_start(
+    ready: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    for where, name in (
+        (description, "check_stack"),
+        (description, "ensure_checkpoint"),
+        (session, "run_arms"),
+    ):
+        monkeypatch.setattr(where, name, never)
+    for command in ("run", "faults", "remedies"):
+        summary = ready / command / "summary.json"
+        summary.parent.mkdir()
+        summary.write_bytes(content)
+        done = CliRunner().invoke(cli.app, [command, "--out", str(summary.parent)])
+        assert done.exit_code == 2
+        assert done.output.startswith(f"lockstep: {summary}: ")
+        assert summary.read_bytes() == content
+        assert [path.name for path in summary.parent.iterdir()] == ["summary.json"]
+
+
+def test_a_summary_that_is_a_link_is_refused(ready: Path) -> None:
+    (ready / "theirs.json").write_text("[]")
+    (ready / "out").mkdir()
+    (ready / "out" / "summary.json").symlink_to(ready / "theirs.json")
+    with pytest.raises(SetupError, match=r"summary\.json: a link"):
+        run(ready)
+
+
+def test_a_summary_of_an_earlier_run_is_written_over(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "run_arms", lambda *_: [])
+    summary = ready / "out" / "summary.json"
+    write_rows([{"name": "control", "expected": "in step", "as_expected": True, "ledgers": "x"}], summary)
+    assert run(ready) == []
+    summary.write_text("[]")
+    assert run(ready) == []
+
+
+def test_old_folders_are_told_of(
+    ready: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "run_arms", lambda *_: [])
+    (ready / "out" / OLD[0]).mkdir(parents=True)
+    run(ready)
+    assert capsys.readouterr().out.count("1 folder without the mark of a run") == 1
 
 
 def test_a_folder_that_is_locked_by_another_is_left_alone(tmp_path: Path) -> None:
-    for i in range(6):
-        (tmp_path / f"20260101-00000{i}").mkdir()
+    for name in OLD:
+        mark(tmp_path / name)
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(HomeInUse), home(tmp_path):

@@ -193,3 +193,11 @@ def test_the_worker_is_paused_and_a_core_kept_busy(soak: Soak) -> None:
     assert tally.pauses > 3
     assert 0.3 < tally.paused_s < 3.5
     assert tally.answered == 1
+
+
+def test_a_folder_of_somebody_else_is_not_removed(soak: Soak, tmp_path: Path) -> None:
+    (tmp_path / "x" / "start-0").mkdir(parents=True)
+    (tmp_path / "x" / "start-0" / "file").write_text("mine")
+    with pytest.raises(SoakError, match="start-0: lockstep did not make this folder"):
+        soak([["ok"]], 1)
+    assert (tmp_path / "x" / "start-0" / "file").read_text() == "mine"

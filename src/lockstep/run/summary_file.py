@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,19 @@ class RowsError(ValueError):
 
 def read_rows(summary: Path, fields: Sequence[str]) -> dict[str, Row]:
     """Rows by their first field; none where there is no file. Raises RowsError unless every row has all of
-    `fields`, and OSError.
+    `fields`, and OSError. What it refuses is somebody else's, and must not be written over.
     """
+    if summary.is_symlink():
+        raise RowsError(f"{summary}: a link: expected a file that lockstep wrote; give another --out")
     if not summary.exists():
         return {}
-    expected = f"expected a list of objects with {', '.join(fields)}, as earlier runs write it; remove it"
+    expected = (
+        f"expected a list of objects with {', '.join(fields)}, as earlier runs write it; "
+        "remove it, or give another --out"
+    )
     try:
         rows = json.loads(summary.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RowsError(f"{summary}: not JSON: {error}: {expected}") from error
     if not isinstance(rows, list):
         raise RowsError(f"{summary}: no list: {expected}")
@@ -36,6 +43,16 @@ def read_rows(summary: Path, fields: Sequence[str]) -> dict[str, Row]:
 def write_rows(rows: Iterable[Row], summary: Path) -> None:
     """Whole or not at all. Raises OSError."""
     summary.parent.mkdir(parents=True, exist_ok=True)
-    part = summary.with_suffix(".part")
-    part.write_text(json.dumps(list(rows), indent=2) + "\n")
-    part.replace(summary)
+    # A new name: a file that is there already, or a link, may be somebody else's.
+    number, name = tempfile.mkstemp(prefix=".summary-", suffix=".part", dir=summary.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(number, "w") as file:
+            file.write(json.dumps(list(rows), indent=2) + "\n")
+        umask = os.umask(0)
+        os.umask(umask)
+        part.chmod(0o666 & ~umask)
+        part.replace(summary)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

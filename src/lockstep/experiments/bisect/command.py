@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from rich.markup import escape
 from lockstep.experiments.bisect import checkout, environment, log, releases, table
 from lockstep.experiments.bisect.probe import Question, distribution, probe
 from lockstep.experiments.bisect.search import Mark, conclude, next_release
-from lockstep.experiments.stress.session import SetupError, choose_arms, find_stack
+from lockstep.experiments.stress.scenarios import SUMMARY_FIELDS
+from lockstep.experiments.stress.session import SetupError, choose_arms, find_stack, tell_left
 from lockstep.run.process_tree import terminate_as_exit
+from lockstep.run.run_lock import HomeInUse, home
+from lockstep.run.summary_file import RowsError, read_rows
 from lockstep.stacks.base import Stack
 
 CODES = {"good": 0, "bad": 1, "refuses": 125, "untestable": 125}
@@ -94,8 +98,30 @@ def bisect(
     """Tries releases until the change is found, all of them if `every`; returns the exit code. Raises
     BisectError.
     """
-    console = _console()
     check(question)
+    with _kept(out):
+        return _search(question, among, out, every=every, again=again, page=page)
+
+
+@contextlib.contextmanager
+def _kept(out: Path) -> Iterator[None]:
+    """`out` for this process alone, when it has nothing of somebody else's where something would be written.
+    Raises BisectError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with home(out) as left:
+            log.read(out / "log.jsonl")
+            read_rows(out / "runs" / "summary.json", SUMMARY_FIELDS)
+            tell_left(_console(), left)
+            yield
+    except (HomeInUse, log.LogError, RowsError, OSError) as error:
+        raise BisectError(str(error)) from error
+
+
+def _search(
+    question: Question, among: Range, out: Path, *, every: bool, again: bool, page: Path | None
+) -> int:
+    console = _console()
     try:
         chosen, given = _choose(question, among)
         path = out / "log.jsonl"
@@ -155,8 +181,9 @@ def probe_release(
     try:
         if release is not None:
             release = str(releases.parse(release))
-        one = probe(question, release or (checkout.describe(source) if source else ""), out, source)
-        log.append(out / "log.jsonl", one)
+        with _kept(out):
+            one = probe(question, release or (checkout.describe(source) if source else ""), out, source)
+            log.append(out / "log.jsonl", one)
     except (releases.ReleaseError, environment.ToolError, OSError) as error:
         raise BisectError(str(error)) from error
     _console().print(_told(one), highlight=False)

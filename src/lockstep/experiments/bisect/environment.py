@@ -21,6 +21,7 @@ from packaging.version import Version
 
 import lockstep
 from lockstep.experiments.bisect import checkout
+from lockstep.run.run_lock import is_ours, mark, remove
 
 PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_28"
 KEPT = 3
@@ -62,7 +63,7 @@ def build(
     """The environment for the releases `want` (package -> release), built if it is not there yet.
 
     `source` is a package and the checkout to build it from, a copy of it, anew each time. `folder` holds all
-    environments; the oldest go when there are too many. Raises BuildError, ToolError.
+    environments; the oldest of Lockstep's go when there are too many. Raises BuildError, ToolError.
     """
     uv = _uv()
     name = "-".join(
@@ -71,8 +72,10 @@ def build(
     place = folder / name
     lock, done = place / "lock.txt", place / "complete"
     if source or not done.exists():
+        if place.exists() and not (is_ours(place) or done.exists()):
+            raise ToolError(f"{place}: lockstep did not make this folder; give another --out")
         _forget(folder, KEPT - 1, place)
-        place.mkdir(parents=True, exist_ok=True)
+        mark(place)
         done.unlink(missing_ok=True)
         _run([uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(place / "env")])
         python = place / "env" / "bin" / "python"
@@ -238,13 +241,10 @@ def _installed(python: Path, package: str) -> str:
 
 
 def _forget(folder: Path, keep: int, but: Path) -> None:
-    built = (
-        sorted((p for p in folder.iterdir() if p != but), key=lambda p: p.stat().st_mtime)
-        if folder.is_dir()
-        else []
-    )
+    built = [p for p in folder.iterdir() if p != but and is_ours(p)] if folder.is_dir() else []
+    built.sort(key=lambda place: place.stat().st_mtime)
     for old in built[: max(0, len(built) - keep)]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
 
 
 def _own_tree() -> Path:

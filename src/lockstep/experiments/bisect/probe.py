@@ -18,7 +18,6 @@ from packaging.version import Version
 from lockstep import stacks
 from lockstep.experiments.bisect import companions, environment, releases
 from lockstep.experiments.bisect.log import Try
-from lockstep.run.run_lock import HomeInUse, home
 from lockstep.stacks.base import Bisection
 from lockstep.verdict import Kind
 
@@ -57,18 +56,13 @@ def probe(question: Question, release: str, out: Path, source: Path | None = Non
     """Tries one release, or the checkout `source` of the package.
 
     Where the release asks for another one of a further package when it starts, it is tried again with that
-    one. Raises ToolError when nothing can be tried here.
+    one. The caller keeps `out` (`lockstep.run.run_lock`). Raises ToolError when nothing can be tried here.
     """
     name = distribution(question)
     want = {distribution(question, k): v for k, v in question.wanted.items()}
     if source is None:
         want[name] = release
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with home(out):
-            tried = _try(question, want, out, (name, source) if source else None)
-    except HomeInUse as error:
-        raise environment.ToolError(str(error)) from error
+    tried = _try(question, want, out, (name, source) if source else None)
     return Try(
         package=question.package,
         release=release,

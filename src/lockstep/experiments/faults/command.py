@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from lockstep.experiments.faults.matrix import judge_again, run_matrix
+from lockstep.experiments.faults.matrix import judge_again, known_rows, run_matrix
 from lockstep.experiments.faults.page import write_page
-from lockstep.experiments.stress.session import SetupError, find_stack, prepare
+from lockstep.experiments.stress.session import SetupError, find_stack, prepare, tell_left
 from lockstep.record import LedgerError
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
@@ -59,8 +59,10 @@ def run(
             for name in sorted({fault.name for fault in chosen} - said):
                 console.print(f"{name}: not judged again, there are no ledgers of it", highlight=False)
         else:
+            known_rows(out)  # what is not ours is refused before anything is made
             job = prepare(device, steps=1, out=out, stack=stack)
-            with home(out), terminate_as_exit():
+            with home(out) as left, terminate_as_exit():
+                tell_left(console, left)
                 rows = run_matrix(job, out, chosen, progress, done)
         if page is not None:
             write_page(faults, rows, page)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from lockstep.experiments.stress.scenarios import check_again, check_counted
 from lockstep.record import LedgerError, read_directory
+from lockstep.run.run_lock import mark, new_run, remove
 from lockstep.run.summary_file import Row, read_rows, write_rows
 from lockstep.run.supervise import JobError, Limits, Progress, run_job
 from lockstep.stacks.base import Expected, Fault, Job
@@ -34,10 +34,10 @@ def run_matrix(
     that cannot be read, before anything is run.
     """
     job = job.sized(**SIZES)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    rows = _rows(folder)
+    rows = known_rows(folder)
+    run = new_run(folder)
     for fault in faults:
-        home = folder / stamp / fault.name.replace(" ", "_")
+        home = run / fault.name.replace(" ", "_")
         try:
             rows[fault.name] = _run(fault, job, home, progress(fault))
         except JobError as error:
@@ -53,7 +53,7 @@ def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Ro
 
     Raises LedgerError, also if there are no earlier runs, and RowsError.
     """
-    rows = _rows(folder)
+    rows = known_rows(folder)
     if not rows:
         raise LedgerError(f"{folder}: no earlier runs to judge again, expected their summary.json")
     for fault in faults:
@@ -66,12 +66,20 @@ def judge_again(folder: Path, faults: Sequence[Fault], done: Callable[[Fault, Ro
 
 
 def _keep(ledgers: Path, place: Path) -> Path:
-    """A copy that stays when the run's folder is removed, in the place of that of an earlier run."""
-    shutil.rmtree(place, ignore_errors=True)
-    return Path(shutil.copytree(ledgers, place)) if ledgers.exists() else place
+    """A copy that stays when the run's folder is removed, in the place of that of an earlier run; beside it
+    where that does not bear the mark."""
+    if not ledgers.exists():
+        return place
+    name, number = place.name, 1
+    while not remove(place):
+        number += 1
+        place = place.with_name(f"{name}-{number}")
+    shutil.copytree(ledgers, place)
+    return mark(place)
 
 
-def _rows(folder: Path) -> dict[str, Row]:
+def known_rows(folder: Path) -> dict[str, Row]:
+    """Rows of earlier runs by fault; none where there were none. Raises RowsError, OSError."""
     return read_rows(folder / "summary.json", FIELDS)
 
 

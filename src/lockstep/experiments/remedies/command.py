@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from lockstep.experiments.remedies.page import write_page
-from lockstep.experiments.remedies.runs import run_remedies
-from lockstep.experiments.stress.session import SetupError, find_stack, prepare
+from lockstep.experiments.remedies.runs import FIELDS, run_remedies
+from lockstep.experiments.stress.session import SetupError, find_stack, prepare, tell_left
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
-from lockstep.run.summary_file import Row, RowsError
+from lockstep.run.summary_file import Row, RowsError, read_rows
 from lockstep.stacks import DEFAULT
 
 
@@ -33,6 +33,10 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None, stack
         raise SetupError(f"no remedy is named {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
     if device != "cpu":
         raise SetupError(f"the remedies are run on a CPU only, not on {device!r}")
+    try:
+        read_rows(out / "summary.json", FIELDS)  # what is not ours is refused before anything is made
+    except (RowsError, OSError) as error:
+        raise SetupError(str(error)) from error
     job = prepare(device, steps=1, out=out, stack=stack)
     lines: list[ProgressLine] = []
 
@@ -49,7 +53,8 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None, stack
 
     chosen = [remedy for remedy in trial.remedies if not only or remedy.name in only]
     try:
-        with home(out), terminate_as_exit():
+        with home(out) as left, terminate_as_exit():
+            tell_left(console, left)
             rows = run_remedies(job, trial, out, chosen, progress, done)
         if page is not None:
             write_page(trial.remedies, rows, page)

@@ -3,14 +3,13 @@ each."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lockstep.experiments.stress.scenarios import check_counted
 from lockstep.record import read_directory
 from lockstep.remedies.model import Tried
-from lockstep.run.run_lock import STAMP
+from lockstep.run.run_lock import new_run
 from lockstep.run.summary_file import Row, read_rows, write_rows
 from lockstep.run.supervise import JobError, Limits, Outcome, Progress, run_job
 from lockstep.stacks.base import Job, Trial
@@ -34,15 +33,16 @@ def run_remedies(
     kept in `folder/summary.json`, with the speed against the control of their own run. Raises RowsError for a
     summary that cannot be read, before anything is run."""
     job = job.sized(trial.steps, trial.steps, trial.steps)
-    summary, stamp = folder / "summary.json", time.strftime(STAMP)
+    summary = folder / "summary.json"
     rows = read_rows(summary, FIELDS)
+    run = new_run(folder)
     runs: list[tuple[str, Job, Tried | None]] = [(CONTROL, job, None)]
     runs += [
         (remedy.name, trial.apply(job, remedy).with_(fault=dict(trial.fault)), remedy) for remedy in remedies
     ]
     control: float | None = None
     for name, spec, remedy in runs:
-        home = folder / stamp / name.replace(" ", "_")
+        home = run / name.replace(" ", "_")
         spec = spec.with_(name=name)
         try:
             outcome = run_job(spec, home, Limits(), progress(name))
@@ -52,7 +52,7 @@ def run_remedies(
         rate = row.get("steps_per_second")
         control = rate if remedy is None else control
         row["against_control"] = round(rate / control, 2) if rate and control else None
-        rows[name] = {**row, "run": stamp}
+        rows[name] = {**row, "run": run.name}
         write_rows(rows.values(), summary)
         done(rows[name])
     return list(rows.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from lockstep.experiments.soak.record import Record, Tally
 from lockstep.experiments.soak.rollout import Rollout, RolloutError
 from lockstep.experiments.soak.rounds import Round, plan, warm_up
 from lockstep.run.process_tree import ProcessTree
+from lockstep.run.run_lock import mark, remove
 from lockstep.run.supervise import Limits
 from lockstep.stacks.base import Job, Prompt, Soak
 
@@ -88,7 +88,9 @@ class Arm:
         """From a start of the engines to a round that they do not answer, or the end of the soak."""
         record = self._record
         run_dir = self._folder / f"start-{record.tally.starts}"
-        shutil.rmtree(run_dir, ignore_errors=True)  # of a soak that was killed before it could note its start
+        if not remove(run_dir):  # of a soak that was killed before it could note its start
+            raise SoakError(f"{run_dir}: lockstep did not make this folder; give another --out or --name")
+        mark(run_dir)
         begun, known = time.monotonic(), len(record.tally.hangs)
         try:
             with Rollout(self._spec, run_dir, tree, self._limits) as rollout:
@@ -104,10 +106,10 @@ class Arm:
         except RolloutError as error:
             raise SoakError(f"the rollout did not start: {error}") from error
         except (KeyboardInterrupt, SystemExit):
-            shutil.rmtree(run_dir, ignore_errors=True)
+            remove(run_dir)
             raise
         if len(record.tally.hangs) == known or known >= KEPT:
-            shutil.rmtree(run_dir, ignore_errors=True)
+            remove(run_dir)
         failures = record.tally.failures[-FAILURES:]
         if len(failures) == FAILURES and failures[0]["n"] == record.tally.rounds - FAILURES:
             raise SoakError(f"{FAILURES} rounds failed one after another: {failures[-1]['text']}")

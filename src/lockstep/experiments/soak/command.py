@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from lockstep.experiments.soak.arm import Arm, SoakError
 from lockstep.experiments.soak.page import print_table, rate_text, write_page
-from lockstep.experiments.soak.record import Record, RecordError, Tally, read, seed_of
+from lockstep.experiments.soak.record import Record, RecordError, Tally, check_ours, read, seed_of
 from lockstep.experiments.soak.rounds import Settings
 from lockstep.experiments.stress.session import (
     CHOICE_LEFT,
@@ -76,6 +76,11 @@ def run(
             raise SetupError(f"--remedy {remedy.name!r}: given {remedies.count(remedy)} times, expected once")
     check(options)
     out = out.resolve()
+    try:
+        for path in out.glob("*.jsonl"):  # what is not ours is refused before anything is made
+            check_ours(path)
+    except (RecordError, OSError) as error:
+        raise SetupError(str(error)) from error
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH

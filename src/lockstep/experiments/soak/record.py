@@ -18,6 +18,8 @@ from lockstep.experiments.soak.rounds import Settings
 
 VERSION = 1
 """Of the file, and of how rounds follow from the settings."""
+_HEAD = b'{"k": "settings"'
+"""How every record begins."""
 _ROUNDS = ("round", "hang", "failed")
 
 
@@ -137,10 +139,19 @@ def _check_same(path: Path, there: Settings, wanted: Settings) -> None:
         )
 
 
+def check_ours(path: Path) -> None:
+    """Raises RecordError unless the file begins as a record does, OSError."""
+    with path.open("rb") as file:
+        head = file.read(len(_HEAD))
+    if not _HEAD.startswith(head):  # it may be cut
+        raise RecordError(f"{path}:1: expected the settings of a soak: lockstep did not write this file")
+
+
 def _drop_torn_line(path: Path) -> None:
     """Of a soak that was killed the last line may be cut: its round is played again."""
     if not path.exists():
         return
+    check_ours(path)
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,11 +12,14 @@ from lockstep.record import read_directory
 from lockstep.run import scratch
 from lockstep.run.counted import silent
 from lockstep.run.process_tree import StartError
-from lockstep.run.run_lock import STAMP
+from lockstep.run.run_lock import new_run
 from lockstep.run.summary_file import write_rows
 from lockstep.run.supervise import JobError, Limits, Outcome, Progress, run_job
 from lockstep.stacks.base import Arm, Job
 from lockstep.verdict import Kind, judge
+
+SUMMARY_FIELDS = ("name", "expected", "as_expected", "ledgers")
+"""What every row of the runs' summary.json has."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def run_arms(
     results: list[Result] = []
     # Of an earlier run nothing may be left to be taken for this one's.
     write_summary(results, folder / "summary.json")
-    home = folder / time.strftime(STAMP)
+    home = new_run(folder)
     for arm in arms:
         place = home / arm.spec.name.replace(" ", "_")
         fatal: Exception | None = None

@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from lockstep import devices, stacks
 from lockstep.experiments.stress.dry_run import show_commands
-from lockstep.experiments.stress.scenarios import Result, run_arms
+from lockstep.experiments.stress.scenarios import SUMMARY_FIELDS, Result, run_arms
 from lockstep.experiments.stress.summary import show_result, show_summary
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
-from lockstep.run.run_lock import HomeInUse, home
+from lockstep.run.run_lock import HomeInUse, home, left_text
+from lockstep.run.summary_file import RowsError, read_rows
 from lockstep.run.supervise import FULL, Limits
 from lockstep.stacks.base import Arm, Choice, Job, Request, Stack, StackError
 
@@ -53,6 +55,10 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
+    try:
+        read_rows(out / "summary.json", SUMMARY_FIELDS)  # what is not ours is not written over
+    except (RowsError, OSError) as error:
+        raise SetupError(str(error)) from error
     job = prepare(device, steps=steps, out=out.resolve(), options=options, only=only, stack=stack)
     arms = choose_arms(job, only)
     lines: list[ProgressLine] = []
@@ -68,7 +74,8 @@ def run(
     for name, instead in job.instead.items():
         console.print(f"not as in the incident on this device: {name}: {instead}", style="dim")
     try:
-        with home(out.resolve()), terminate_as_exit():
+        with home(out.resolve()) as left, terminate_as_exit():
+            tell_left(console, left)
             results = run_arms(arms, out.resolve(), limits(options), progress, done)
     except (StartError, HomeInUse, OSError) as error:
         raise SetupError(_disk(error, out)) from error
@@ -87,6 +94,12 @@ def run(
 def limits(options: Choice) -> Limits:
     """A real model's weights are loaded, moved and saved for minutes, in which nothing is counted."""
     return Limits() if options.model is None else Limits(stall_s=600.0, start_s=1800.0, total_s=4 * 3600.0)
+
+
+def tell_left(console: Console, left: list[Path]) -> None:
+    """Says which folders an older Lockstep may have left, if any."""
+    if text := left_text(left):
+        console.print(escape(text), style="dim", highlight=False)
 
 
 def dry_run(

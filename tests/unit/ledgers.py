@@ -71,7 +71,7 @@ class Proc:
     side: str
     role: str
     rank: int
-    groups: dict[str, tuple[tuple[int, ...], int]]  # name -> ranks, own place
+    groups: dict[str, tuple[tuple[int, ...], int]]  # name, or purpose:id -> ranks, own place
     program: list[Action]
     ends: bool = True  # writes an end line; false: it is terminated
     clock: str = "boot"
@@ -192,8 +192,13 @@ class Job:
         book = _Book(numbers)
         who = {"side": proc.side, "role": proc.role, "rank": proc.rank, "pid": 100 + proc.rank}
         book.add(START, k="process", v=1, **who, clock=proc.clock)
+        alike: dict[tuple[str, tuple[int, ...]], int] = {}
         for name, (ranks, place) in proc.groups.items():
             group = {"name": name, "lib": f"lib:{name}", "backend": "gloo", "ranks": ranks, "rank": place}
+            purpose, _, id = name.partition(":")
+            if id:
+                turn = alike[purpose, ranks] = alike.get((purpose, ranks), 0) + 1
+                group |= {"name": f"{purpose}#{turn}" if turn > 1 else purpose, "id": id}
             book.add(START, k="group", g=numbers[name], **group)
         pulse = START + self._random.uniform(0.1, 1.0)
         for t, kind, what in [*run.story, (last, "stop", None)]:

@@ -95,3 +95,48 @@ def test_park(tmp_path: Path, body: str, parked: str) -> None:
         timeout=30,
     )
     assert done.stdout.strip() == parked, done.stderr
+
+
+BLOCKED = SCRIPT.replace("main.park()", "main.blocked()")
+
+
+@pytest.mark.parametrize(
+    ("body", "blocked"),
+    [
+        ("l = threading.Lock(); l.acquire(); l.acquire()", "lock"),
+        ("threading.Event().wait()", "lock"),
+        ("threading.Event().wait(60)", "lock"),
+        ("import queue; queue.Queue().get()", "queue"),
+        ("import multiprocessing as m; m.get_context('fork').Queue().get()", "queue"),
+        ("import multiprocessing as m; a, b = m.Pipe(duplex=False); a.recv()", "pipe"),
+        ("r, w = os.pipe(); os.read(r, 1)", "pipe"),
+        ("r, w = os.pipe(); os.set_blocking(w, True); os.write(w, bytes(10**7))", "pipe"),
+        ("import socket; a, b = socket.socketpair(); a.recv(1)", "socket"),
+        ("import socket; a, b = socket.socketpair(); a.settimeout(60); a.makefile('rb').read(1)", "socket"),
+        ("import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); s.accept()", "socket"),
+        ("import subprocess; subprocess.run(['sleep', '3'], capture_output=True)", "process"),
+        ("import subprocess; subprocess.run(['sleep', '3'])", "process"),
+        ("from concurrent.futures import Future; Future().result()", "future"),
+        # Not blocked, or in a way that ends by itself, or inside of torch: that is waiting for peers.
+        ("time.sleep(9)", "None"),
+        ("import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", "None"),
+        ("a, b = open(sys.argv[2], 'w'), open(sys.argv[2]); fcntl.flock(a, 2); fcntl.flock(b, 2)", "None"),
+        ("inside('torch/distributed/distributed_c10d.py')", "None"),
+        ("inside('torch/autograd/graph.py')", "None"),
+        ("inside('other/data.py')", "lock"),
+        ("inside('torch/utils/data/dataloader.py', 'import queue; queue.Queue().get()')", "queue"),
+        ("inside('torch/distributed/rendezvous.py', 'import queue; queue.Queue().get()')", "None"),
+    ],
+)
+def test_what_the_main_thread_waits_for(tmp_path: Path, body: str, blocked: str) -> None:
+    inside = """
+def inside(path, code="import _thread; l = _thread.allocate_lock(); l.acquire(); l.acquire()"):
+    exec(compile(code, "/env/lib/python3/site-packages/" + path, "exec"), {})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", inside + BLOCKED, body, str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout.strip() == blocked, done.stderr

@@ -271,13 +271,13 @@ def test_a_worker_that_still_adds_holds_the_verdict_back_for_a_while_only(tmp_pa
 # -- causes of a hang of the trainer and of the weight sync
 
 
-def stuck(group: str, at: list[str], other: list[str]) -> list[File]:
+def stuck(group: str, at: list[str], other: list[str], **rest: Any) -> list[File]:
     a, b = (File("trainer", "rank", rank).group(group, rank) for rank in (0, 1))
     for t in range(2, 30, 2):
         a.pulse(
             float(t), 4, 3, at=at, w={"g": 0, "seq": 4, "op": "all_gather", "dtype": "BFloat16", "n": None}
         )
-        b.pulse(float(t), 3, at=other)
+        b.pulse(float(t), 3, at=other, **rest)
     return [a, b]
 
 
@@ -303,6 +303,64 @@ def test_ranks_that_parted_long_ago_may_be_in_any_layer(tmp_path: Path) -> None:
     b.pulse(9.1, 10, 9, at=TEXT).add("end", 9.4, by="SIGTERM", **b.stream([2, 1], [0, 2]))
     found = verdict(tmp_path, a, b)
     assert (found.seq, found.cause) == (8, "rank-dependent-control-flow")
+
+
+KINDS = ["lock", "queue", "pipe", "socket", "process", "future"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_waits_for_something_that_is_no_rank_is_blocked_elsewhere(
+    tmp_path: Path, kind: str
+) -> None:
+    found = verdict(tmp_path, *stuck("trainer.world", [], ["data.py:3 load", "x.py:1 step"], blocked=kind))
+    assert (found.kind, found.cause) == (Kind.STUCK, "blocked-elsewhere")
+    assert found.evidence == (f"trainer rank 1 waits for a {kind} in load (data.py:3)",)
+    assert f"rank 1 issued 3 and waits for a {kind} in load (data.py:3)" in found.sentence
+
+
+def test_who_is_not_known_to_be_blocked_is_not(tmp_path: Path) -> None:
+    """As in ledgers of older releases, that did not look."""
+    found = verdict(tmp_path, *stuck("trainer.world", [], ["data.py:3 load"]))
+    assert found.cause == "rank-dependent-control-flow"
+
+
+def blocked_after(*of_b: tuple[str, int, list[list[int]]], issued: int = 7) -> list[File]:
+    """Rank 0 waits in #8; rank 1 has passed `of_b` since both passed step 1 and is blocked in a queue."""
+    a, b = trainers()
+    for i, (name, n, runs) in enumerate(of_b):
+        b.passes(9.1 + i / 10, name, n, *runs)
+    for t in range(10, 30, 2):
+        wait = {"g": 0, "seq": 8, "op": "all_reduce", "dtype": "Float", "n": 2}
+        a.pulse(float(t), 8, 7, at=["x.py:7 step"], w=wait)
+        b.pulse(float(t), issued, at=["data.py:3 load"], blocked="queue")
+    return [a, b]
+
+
+def test_a_rank_that_passed_a_boundary_without_its_peers_went_another_way(tmp_path: Path) -> None:
+    assert verdict(tmp_path, *blocked_after()).cause == "blocked-elsewhere"
+    (tmp_path / "later").mkdir()
+    found = verdict(tmp_path / "later", *blocked_after(("step", 2, [])))
+    assert (found.kind, found.cause) == (Kind.STUCK, "rank-dependent-control-flow")
+
+
+def test_ranks_whose_counts_differ_at_a_boundary_went_different_ways(tmp_path: Path) -> None:
+    a, b = blocked_after(("step", 2, []))
+    at = next(i for i, line in enumerate(a.lines) if line["k"] == "pulse")
+    boundary = {"k": "boundary", "t": 9.2, "b": "step", "n": 2, **a.stream([1, 1])}
+    a.lines[at:] = [boundary, *({**line, "c": {"0": [9, 8]}} for line in a.lines[at:])]
+    for line in a.lines[at + 1 :]:
+        line["w"] = {**line["w"], "seq": 9}
+    found = verdict(tmp_path, a, b)
+    assert (found.kind, found.cause) == (Kind.STUCK, "rank-dependent-control-flow")
+
+
+def test_a_rank_that_waits_in_another_collective_is_not_blocked_elsewhere(tmp_path: Path) -> None:
+    a, b = stuck("trainer.world", [], ["x.py:1 step"])
+    for line in b.lines:
+        if line["k"] == "pulse":
+            line["c"] = {"0": [4, 3]}
+            line["w"] = {"g": 0, "seq": 4, "op": "all_reduce", "dtype": "Float", "n": 2}
+    assert verdict(tmp_path, a, b).cause == "rank-dependent-control-flow"
 
 
 def test_a_hang_of_the_weight_sync_is_its_interruption(tmp_path: Path) -> None:

@@ -301,16 +301,21 @@ class GroupTable:
     def _declare(self, group: Group) -> _Tracked | None:
         if len(group.ranks) < 2:
             return None
-        same = sum(
-            1
+        alike = [
+            t.group
             for t in self._tracked
             if t.group.ranks == group.ranks and t.group.name.partition("#")[0] == group.name
-        )
-        if same:
-            group = replace(group, name=f"{group.name}#{same + 1}")
+        ]
+        # A group that was destroyed and made anew has the same id: its turn tells it apart.
+        turn = 1 + sum(1 for other in alike if group.id and other.id.partition("/")[0] == group.id)
+        if turn > 1:
+            group = replace(group, id=f"{group.id}/{turn}")
+        if alike:
+            group = replace(group, name=f"{group.name}#{len(alike) + 1}")
         tracked = _Tracked(len(self._tracked), group)
         self._tracked.append(tracked)
-        self._write({"k": "group", "g": tracked.g, "name": group.name, "lib": group.lib,
+        told = {"id": group.id} if group.id else {}
+        self._write({"k": "group", "g": tracked.g, "name": group.name, **told, "lib": group.lib,
                      "backend": group.backend, "ranks": list(group.ranks), "rank": group.rank})  # fmt: skip
         return tracked
 

@@ -16,13 +16,16 @@ from lockstep.inside.flight_recorder import Pg
 
 @dataclass(frozen=True)
 class Group:
-    """One process group as the ledger declares it."""
+    """One process group as the ledger declares it; `id` is what all its ranks call it, where they have such a
+    name.
+    """
 
     name: str
     lib: str
     backend: str
     ranks: tuple[int, ...]
     rank: int
+    id: str = ""
 
 
 class GroupNames:
@@ -82,7 +85,9 @@ class GroupNames:
         purpose, lib = self._purpose(pg, c10d)
         backend = str(c10d._world.pg_map[pg][0])
         ranks = tuple(sorted(places, key=places.__getitem__))
-        return Group(f"{self._side}.{purpose}", lib or f"pg {name}", backend, ranks, pg.rank())
+        # torch's name is also the prefix under which the ranks of a group find each other in the store
+        # (`_new_process_group_helper`, torch 2.8): where it differs they have no group.
+        return Group(f"{self._side}.{purpose}", lib or f"pg {name}", backend, ranks, pg.rank(), name)
 
     def _purpose(self, pg: Any, c10d: Any) -> tuple[str, str]:
         state = sys.modules.get("vllm.distributed.parallel_state")

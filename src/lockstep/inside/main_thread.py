@@ -22,7 +22,9 @@ _SYSCALLS = {
         "select": (23, 270),
         "epoll": (232, 281),
         "read": (0, 17, 19),
+        "write": (1, 18, 20),
         "receive": (45, 47, 299),
+        "send": (44, 46, 307),
         "accept": (43, 288),
         "wait": (61, 247),
         "file": (2, 4, 5, 6, 73, 74, 75, 82, 87, 257, 262, 332),
@@ -34,7 +36,9 @@ _SYSCALLS = {
         "select": (72,),
         "epoll": (22,),
         "read": (63, 65, 67),
+        "write": (64, 66, 68),
         "receive": (207, 212, 243),
+        "send": (206, 211, 269),
         "accept": (202, 242),
         "wait": (95, 260),
         "file": (32, 35, 38, 56, 79, 80, 82, 83, 276, 291),
@@ -59,6 +63,24 @@ _COLLECTIVES = f"{_TORCH}distributed{os.sep}distributed_c10d.py"
 _POINT_TO_POINT = frozenset(
     {"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"}
 )
+
+
+_WAITS = frozenset({"futex", "read", "write", "receive", "send", "poll", "select", "epoll", "accept", "wait"})
+_MEANS = {
+    "queue.py": "queue",
+    "multiprocessing/queues.py": "queue",
+    "multiprocessing/connection.py": "pipe",
+    "multiprocessing/synchronize.py": "lock",
+    "multiprocessing/popen_fork.py": "process",
+    "threading.py": "lock",
+    "concurrent/futures/_base.py": "future",
+    "subprocess.py": "process",
+    "socket.py": "socket",
+    "ssl.py": "socket",
+    "http/client.py": "socket",
+}
+"""What code waits for that has called this file of the standard library."""
+_C10D = f"{_TORCH}distributed{os.sep}"
 
 
 class MainThread:
@@ -91,16 +113,46 @@ class MainThread:
 
         Reading or writing a regular file is `file`, a pipe or a socket is not.
         """
+        return self._blocked_in()[0]
+
+    def _blocked_in(self) -> tuple[str | None, int]:
+        """The system call's name, and the mode of the file that it reads or writes, 0 where there is none."""
         try:
             with open(self._syscall) as f:  # noqa: PTH123  (pathlib is slower, and this runs every second)
                 number, *arguments = f.read(64).split()
             if not number.isdigit():
-                return None
-            if int(number) in _READS_AND_WRITES and stat.S_ISREG(os.fstat(int(arguments[0], 16)).st_mode):
-                return "file"
+                return None, 0
+            name = _NAMES.get(int(number), number)
+            if int(number) not in _READS_AND_WRITES and name not in ("receive", "send", "accept"):
+                return name, 0
+            mode = os.fstat(int(arguments[0], 16)).st_mode
+            return ("file" if stat.S_ISREG(mode) else name), mode
         except (OSError, ValueError, IndexError):
+            return None, 0
+
+    def blocked(self) -> str | None:
+        """What the main thread waits for other than its peers: `lock`, `queue`, `pipe`, `socket`, `process`
+        or `future`. None when it runs, or is inside of torch or of its communication, or it is not known.
+        """
+        park, mode = self._blocked_in()
+        frame = sys._current_frames().get(self._ident)
+        if park not in _WAITS or frame is None or _TORCH in frame.f_code.co_filename:
             return None
-        return _NAMES.get(int(number), number)
+        means = {"futex": "lock", "wait": "process"}.get(park)
+        if stat.S_ISFIFO(mode):
+            means = "pipe"
+        elif stat.S_ISSOCK(mode):
+            means = "socket"
+        library = True
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if _C10D in path:
+                return None
+            library = library and path.startswith(_STDLIB) and _SITE not in path
+            if library:
+                means = _MEANS.get(path.removeprefix(_STDLIB), means)
+            frame = frame.f_back
+        return means
 
     def stack(self) -> list[str]:
         """`path:line function`, innermost first, without frames of torch and of the standard library."""

@@ -232,6 +232,8 @@ class Probe:
             pulse["s"] = untold
         self._pulse, self._pulse_t = pulse, now
         spent = {"cpu": round(self._main.cpu_s(), 3), "queued": self._main.queued_s()}
+        if "w" not in pulse and (blocked := self._main.blocked()):
+            pulse["blocked"] = blocked
         self._write({"k": "pulse", "t": t, "m": now, **spent, "park": self._main.park(), **pulse})
 
     def _counts(self) -> Counts:

@@ -9,6 +9,7 @@ who left the order.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import signal
@@ -22,9 +23,11 @@ from typing import Any
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _kept: list[Any] = []
 """What C code calls must not be collected."""
-_INTERRUPTED_S = 60.0
-"""A process that ends within this time of a SIGINT ends by it; launchers wait 30 s before they kill."""
-_interrupted = -_INTERRUPTED_S
+_TOLD = (signal.SIGINT, signal.SIGTERM)
+_TOLD_S = 60.0
+"""A process that ends within this time of one of them ends by it; launchers wait 30 s before they kill."""
+_told: tuple[str, float] = ("", 0.0)
+"""The last of them that came, and when on the monotonic clock."""
 _ASK = 0
 """No signal's number: asks the thread that hears of signals to answer when it has taken those before."""
 _answered = threading.Event()
@@ -36,7 +39,8 @@ def before_signals(close: Callable[[str], None]) -> None:
     """Calls `close` with the signal's name before SIGABRT, SIGTERM or SIGINT ends this process. Call it from
     the main thread.
 
-    Leaves a signal alone that the process handles already, and one that it handles itself later on.
+    Leaves a signal alone that the process handles already, and one that it handles itself later on: there it
+    only notes what came, for the end that follows.
     """
     libc = _libc()
     _before_termination(libc, close)
@@ -50,20 +54,23 @@ def before_abort(close: Callable[[str], None]) -> None:
 
     def leave() -> None:
         """While the interpreter ends, nothing of Python's may be called for a signal any more."""
-        close("SIGINT" if _was_interrupted() else "")
+        close(_told_by())
         _forget(libc)
 
     atexit.register(leave)
     os.register_at_fork(after_in_child=lambda: _forget(libc))
 
 
-def _was_interrupted() -> bool:
-    """Whether the process ends because a user or a launcher interrupted it."""
-    by = getattr(sys, "last_type", None)  # of the exception that ends the interpreter
+def _told_by() -> str:
+    """The signal by which a user or a launcher has told this process to end, if one has lately."""
     if _bell is not None:
-        os.write(_bell, bytes([_ASK]))
-        _answered.wait(timeout=1)
-    return by is KeyboardInterrupt or time.monotonic() - _interrupted < _INTERRUPTED_S
+        with contextlib.suppress(OSError):
+            os.write(_bell, bytes([_ASK]))
+            _answered.wait(timeout=1)
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:  # the exception that ends the interpreter
+        return "SIGINT"
+    name, t = _told
+    return name if name and time.monotonic() - t < _TOLD_S else ""
 
 
 def _libc() -> Any:
@@ -112,8 +119,6 @@ def _before_termination(libc: Any, close: Callable[[str], None]) -> None:
     # The signal may interrupt the main thread anywhere, also inside a collective, where no handler of
     # Python's runs. So Python's C handler only writes a byte into a pipe, and a thread that waits there
     # does the rest.
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     if (other := signal.set_wakeup_fd(writer, warn_on_full_buffer=False)) != -1:
@@ -123,17 +128,18 @@ def _before_termination(libc: Any, close: Callable[[str], None]) -> None:
         return
 
     def wait() -> None:
-        global _interrupted
+        global _told
         while number := os.read(reader, 1):
             if number[0] == _ASK:
                 _answered.set()
-            if number[0] == signal.SIGINT:
-                _interrupted = time.monotonic()
+            if number[0] in _TOLD:
+                _told = signal.Signals(number[0]).name, time.monotonic()
             if number[0] == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is _placeholder:
                 close("SIGTERM")
                 libc.signal(signal.SIGTERM, None)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     _bell = writer
-    signal.signal(signal.SIGTERM, _placeholder)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _placeholder)
     threading.Thread(target=wait, name="lockstep-last-words", daemon=True).start()

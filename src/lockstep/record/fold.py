@@ -195,7 +195,7 @@ class Fold:
         if self._lost_everywhere and line.g not in known:
             self.ledger.lost.add(line.g)
         self.ledger.groups[line.g] = Group(
-            line.g, line.name, line.lib, line.backend, tuple(line.ranks), line.rank
+            line.g, line.name, line.lib, line.backend, tuple(line.ranks), line.rank, line.id
         )
         self._progressed(line.t)
 

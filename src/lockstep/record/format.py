@@ -44,6 +44,7 @@ class GroupLine(Line, frozen=True, tag="group"):
     name: str
     ranks: Annotated[list[Count], msgspec.Meta(min_length=1, max_length=MOST_RANKS)]
     rank: Count
+    id: str = ""
     lib: str = ""
     backend: str = ""
 
@@ -85,6 +86,7 @@ class Pulse(Line, frozen=True, tag="pulse"):
     cpu: Seconds | None = None
     queued: Seconds | None = None
     park: str | None = None
+    blocked: str | None = None
     w: Waiting | None = None
     s: dict[Count, tuple[Count, list[tuple[Count, Index]]]] = {}
     at: list[str] = []

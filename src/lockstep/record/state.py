@@ -45,7 +45,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group as one process sees it; `rank` is this process's place in `ranks`."""
+    """A process group as one process sees it; `rank` is this process's place in `ranks`.
+
+    `id` is what all its ranks call it; where it is empty, as in ledgers of older releases, the name tells
+    groups with the same ranks apart.
+    """
 
     g: int
     name: str
@@ -53,6 +57,12 @@ class Group:
     backend: str
     ranks: tuple[int, ...]
     rank: int
+    id: str = ""
+
+    @property
+    def purpose(self) -> str:
+        """Its name, without the number that tells it from others of this process."""
+        return self.name.partition("#")[0] if self.id else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from lockstep.record import Ledger
 
 from .model import Kind, RankView, Verdict
 from .quiescence import PASSES, silent_for
+from .sentence import place_text
 
 UNKNOWN = "unknown"
 
@@ -91,6 +92,8 @@ def _failed(worker: Ledger) -> bool:
 
 
 def _trainer(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:
+    if blocked := _blocked(verdict, ledgers):
+        return "blocked-elsewhere", blocked
     verb = "issued" if verdict.seq is not None else "passed"
     issued = [f"{view.process} {verb} {view.operation}" for view in verdict.ranks if view.operation]
     layers = {view.process: layer for view in verdict.ranks if (layer := _layer(view, ledgers))}
@@ -101,6 +104,34 @@ def _trainer(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[st
         inside = [f"{process} gathers parameters for {layer}" for process, layer in layers.items()]
         return "mixed-batch", (*issued, *inside)
     return "rank-dependent-control-flow", tuple(issued) or _absent(verdict, "issued fewer collectives")
+
+
+def _blocked(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, ...]:
+    """The absent ranks that wait for something that is no rank, if nothing shows that they went another way.
+
+    It would be shown by a boundary that they passed and their peers did not, by one at which counts differ,
+    or by what they issued instead.
+    """
+    absent = [view for view in verdict.ranks if view.state == "absent"]
+    waiting = [view for view in verdict.ranks if view.state == "waiting"]
+    blocked = [view for view in absent if view.blocked and not view.ended and not view.waits_elsewhere]
+    if verdict.kind is not Kind.STUCK or verdict.boundary != verdict.agreed or not waiting:
+        return ()
+    if not blocked or any(view not in blocked and not view.waits_elsewhere for view in absent):
+        return ()
+    passed = {x.label: x.passed for x in ledgers}
+    ahead = any(
+        n > passed[peer.process].get(name, 0)
+        for view in blocked
+        for name, n in passed[view.process].items()
+        for peer in waiting
+    )
+    if ahead or len({view.operation for view in verdict.ranks if view.operation}) > 1:
+        return ()
+    return tuple(
+        f"{view.process} waits for a {view.blocked}" + (f" in {place_text(view.where)}" if view.where else "")
+        for view in blocked
+    )
 
 
 def _layer(view: RankView, ledgers: Sequence[Ledger]) -> str:

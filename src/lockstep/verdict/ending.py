@@ -42,17 +42,24 @@ def proven_first(ledger: Ledger, ledgers: Sequence[Ledger]) -> bool:
     peers = [x for x in ledgers if _trains(x) and x is not ledger]
     asked = [x.ended for x in peers if x.ended is not None and told(x)]
     own = [x.ended for x in peers if x.ended is not None and not told(x)]
+    # Who ended by itself in the same moment may have been interrupted, if its probe would not have said so.
+    apart = 0.0 if all(_tells(x) for x in (ledger, *peers)) else TOGETHER_S
     if _trains(ledger):
         if ledger.ended is None:  # it was killed: a process that is told to end writes so
-            return not own and (not asked or ledger.last_t <= min(asked))
+            return all(ledger.last_t <= t for t in (*own, *asked))
         rest = [x.last_t for x in peers if x.ended is None]
-        before = all(ledger.ended <= t for t in asked) and all(t - ledger.ended >= TOGETHER_S for t in own)
-        return before and (bool(asked) or any(t - ledger.ended >= TOGETHER_S for t in (*own, *rest)))
+        before = all(ledger.ended <= t for t in asked) and all(t - ledger.ended > apart for t in own)
+        return before and (bool(asked or own) or any(t - ledger.ended >= TOGETHER_S for t in rest))
     if own and all(min(own) < t for t in asked):
         together = not asked and max(own) - min(own) < TOGETHER_S
-        return gone_at(ledger, ledgers) + (TOGETHER_S if together else 0.0) <= min(own)
+        return gone_at(ledger, ledgers) + (apart if together else 0.0) <= min(own)
     went_on = min((x.last_t for x in peers), default=-math.inf)
     return ledger.last_t + SILENT_S <= went_on
+
+
+def _tells(ledger: Ledger) -> bool:
+    """Whether its probe notes every signal that tells it to end, as those do that write monotonic times."""
+    return ledger.process is not None and ledger.process.m is not None
 
 
 def _trains(ledger: Ledger) -> bool:

@@ -117,22 +117,29 @@ def order(ledgers: Sequence[Ledger]) -> list[Ledger]:
 
 
 def gather(ordered: Sequence[Ledger]) -> tuple[list[JobGroup], list[Problem]]:
-    """All groups by name, and what keeps them from being whole: ranks without a ledger, or with two."""
-    groups: dict[tuple[str, tuple[int, ...]], JobGroup] = {}
+    """All groups by name, and what keeps them from being whole: ranks without a ledger, or with two.
+
+    Groups are the same where purpose, ranks and id are. The second one of a purpose with the same ranks, in
+    the order of their ids, is named with a suffix.
+    """
+    groups: dict[tuple[str, tuple[int, ...]], dict[str, JobGroup]] = {}
     work = Work()
     problems = []
     for ledger in ordered:
         for g, group in sorted(ledger.groups.items()):
-            known = groups.setdefault(
-                (group.name, group.ranks),
-                JobGroup(group.name, group.ranks, group.lib, group.backend, work=work),
+            alike = groups.setdefault((group.purpose, group.ranks), {})
+            known = alike.setdefault(
+                group.id, JobGroup(group.purpose, group.ranks, group.lib, group.backend, work=work)
             )
             if group.rank in known.members:
                 first = known.members[group.rank].ledger.path
                 what = f"group {group.name}: rank {group.rank} has another ledger, {first}: expected one"
                 problems.append(Problem(ledger.path, None, what))
             known.members[group.rank] = Member(group.rank, ledger, g)
-    found = [groups[key] for key in sorted(groups)]
+    for alike in groups.values():
+        for n, id in enumerate(sorted(alike, key=lambda id: (len(id), id)), 1):
+            alike[id].name += f"#{n}" if n > 1 else ""
+    found = sorted((x for alike in groups.values() for x in alike.values()), key=lambda x: (x.name, x.ranks))
     for job_group in found:
         if missing := job_group.missing:
             what = f"group {job_group.name}: no ledger of {ranks_text(missing)} of {len(job_group.ranks)}"

@@ -44,6 +44,9 @@ class RankView:
     silent_s: float | None = None  # seconds since the last line, if that is too long ago for a living process
     ended: bool = False
     waits_elsewhere: str | None = None  # what it waits for instead of `operation`
+    blocked: str | None = (
+        None  # what it waits for that is no rank: a lock, queue, pipe, socket, process, future
+    )
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def _hang_clause(view: RankView) -> str:
 
 
 def _whereabouts(view: RankView) -> tuple[str, str]:
-    place = f" in {_place(view.where)}" if view.where else ""
+    place = f" in {place_text(view.where)}" if view.where else ""
     if view.ended:
         return "has ended", "have ended"
     if view.silent_s is not None:
@@ -98,11 +98,13 @@ def _whereabouts(view: RankView) -> tuple[str, str]:
         return f"waits for a file{place}", f"wait for files{place}"
     if view.park == "sleep":
         return f"sleeps{place}", f"sleep{place}"
+    if view.blocked:
+        return f"waits for a {view.blocked}{place}", f"wait for a {view.blocked}{place}"
     word = "idle" if view.park else "still"
     return f"is {word}{place}", f"are {word}{place}"
 
 
-def _place(frame: str) -> str:
+def place_text(frame: str) -> str:
     """`vllm/v1/engine/core.py:505 run_busy_loop` as `run_busy_loop (vllm/v1/engine/core.py:505)`."""
     line, _, function = frame.partition(" ")
     return f"{function} ({line})" if function else line

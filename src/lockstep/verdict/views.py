@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lockstep.record import PULSE_S, Boundary, Ledger, Operation, Waiting
@@ -67,6 +67,7 @@ def span_text(difference: Difference) -> str:
 def hang_views(hang: Hang, groups: Sequence[JobGroup], now: float, at: float) -> tuple[RankView, ...]:
     """One view per rank of the group that hangs, by the pulses in force at time `at`."""
     views = []
+    names = {(id(m.ledger), m.g): group.name for group in groups for m in group.members.values()}
     for rank in _shown(hang.group):
         member = hang.group.members.get(rank)
         if member is None:
@@ -82,7 +83,7 @@ def hang_views(hang: Hang, groups: Sequence[JobGroup], now: float, at: float) ->
                 at,
                 issued=member.issued,
                 operation=_awaited(member, wait),
-                elsewhere=_elsewhere(member, groups, at) if state == "absent" else None,
+                elsewhere=_elsewhere(member, names, at) if state == "absent" else None,
             )
         )
     return tuple(views)
@@ -161,6 +162,7 @@ def _view(
         issued_at=wait.at if wait and wait.g == member.g else None,
         where=innermost(pulse),
         park=pulse.park if pulse else None,
+        blocked=pulse.blocked if pulse else None,
         silent_s=silent_for(ledger, now),
         ended=_ended(ledger, at),
         waits_elsewhere=elsewhere,
@@ -174,7 +176,7 @@ def _ended(ledger: Ledger, at: float) -> bool:
     return not told(ledger) or ledger.ended < at - PULSE_S
 
 
-def _elsewhere(member: Member, groups: Sequence[JobGroup], at: float) -> str | None:
+def _elsewhere(member: Member, names: Mapping[tuple[int, int], str], at: float) -> str | None:
     wait = member.ledger.waiting_at(at)
     if wait is None:
         boundary = open_boundary(member.ledger)
@@ -183,6 +185,6 @@ def _elsewhere(member: Member, groups: Sequence[JobGroup], at: float) -> str | N
             if boundary
             else None
         )
-    group = member.ledger.groups.get(wait.g)
-    where = f" of group {group.name}" if group and wait.g != member.g else ""
+    name = names.get((id(member.ledger), wait.g))
+    where = f" of group {name}" if name and wait.g != member.g else ""
     return f"in {operation_text(wait, wait.seq)}{where}"

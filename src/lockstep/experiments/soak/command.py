@@ -74,7 +74,7 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
-    job = prepare(device, steps=1, out=out, options=gpu)
+    job = prepare(device, steps=1, out=out, options=gpu, alone=True)
     try:
         prompts = read_prompts(DATASETS.resolve() / "train.jsonl")
         with home(out), terminate_as_exit():

@@ -28,6 +28,7 @@ from lockstep.stacks.swift.gpu import (
     gpu_layout,
     has_flash_attn,
     pretended_gpus,
+    rollout_layout,
 )
 from lockstep.stacks.swift.pins import StackError, check_stack, complete_cpu_build
 from lockstep.stacks.swift.spec import JobSpec, Layout, cpu_job
@@ -122,13 +123,16 @@ def prepare(
     options: GpuOptions = CHOICE_LEFT,
     instead: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
+    alone: bool = False,
 ) -> JobSpec:
     """The job's spec with everything that it names in place: the GPUs, the pinned stack (but for the releases
     that are wanted `instead`), the data, the model, room on the disk. Before all that the names of the arms
-    that will be chosen of it, `only`, are checked. Raises SetupError."""
+    that will be chosen of it, `only`, are checked. `alone`: the rollout will run without the trainer. Raises
+    SetupError."""
     _check_choice(device, options, only)
     try:
-        layout = gpu_layout(devices.find_gpus(), options) if device == "cuda" else None
+        lay = rollout_layout if alone else gpu_layout
+        layout = lay(devices.find_gpus(), options) if device == "cuda" else None
         check_stack(device, instead=instead)
         if layout is None:
             complete_cpu_build()

@@ -9,8 +9,10 @@ import argparse
 import hashlib
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nox
 
@@ -100,23 +102,88 @@ def cpu_stress(session: nox.Session) -> None:
     )
 
 
-@nox.session(venv_backend="none")
-def gpu_stress(session: nox.Session) -> None:
-    """Run the same job on 4 or more NVIDIA GPUs (`-- --gpus 8 --rollout-gpus 2 --steps 8 --model DIR`)."""
+def _gpus(session: nox.Session, chosen: str | None) -> tuple[tuple[int, ...], Any]:
+    """The GPUs to use and what can be run on them. Ends the session where there is none, before anything is
+    installed."""
     sys.path.insert(0, str(Path("src").absolute()))
     from lockstep import devices
 
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--gpus")
-    parser.add_argument("--rollout-gpus")
-    chosen, _ = parser.parse_known_args(session.posargs)
     try:
-        devices.split(devices.find_gpus(), chosen.gpus, chosen.rollout_gpus)
+        used = devices.use(devices.find_gpus(), chosen)
+        return used, devices.scale(used)
     except devices.DeviceError as error:
         session.error(str(error))
+
+
+@nox.session(venv_backend="none")
+def gpu_check(session: nox.Session) -> None:
+    """Check in a minute what the job and the probe rely on, on one GPU and more (`-- --json FILE`)."""
+    _gpus(session, None)
+    session.run(str(stack(session, "gpu") / "lockstep"), "gpu-check", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def gpu_stress(session: nox.Session) -> None:
+    """Run the job on NVIDIA GPUs, or of it what fits on fewer than 3 (`-- --gpus 8 --steps 8 --model DIR`).
+
+    First of all it checks them, as `gpu_check` does.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--gpus", "--rollout-gpus", "--out", "--stress-minutes"):
+        parser.add_argument(option)
+    chosen, _ = parser.parse_known_args(session.posargs)
+    used, scale = _gpus(session, chosen.gpus)
+    sys.path.insert(0, str(Path("src").absolute()))
+    from lockstep import devices
+
+    if scale.job:
+        try:
+            devices.split(devices.find_gpus(), chosen.gpus, chosen.rollout_gpus)
+        except devices.DeviceError as error:
+            session.error(str(error))
+    session.log(f"{len(used)} GPUs: {scale.what}")
+    session.log(f"proves: {scale.proves}")
+    session.log(f"does not prove: {scale.not_proven}")
+    lockstep = str(stack(session, "gpu") / "lockstep")
+    out = Path(chosen.out or Path(".lockstep", "gpu_stress"))
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, used))}
+    session.run(lockstep, "gpu-check", "--json", str(out / "gpu_check.json"), env=env, external=True)
+    if scale.job:
+        session.run(lockstep, "run", "--device", "cuda", *session.posargs, external=True)
+        return
+    remedies = ["as shipped", "open wave", *(["independent ranks"] if scale.gpus > 1 else [])]
     session.run(
-        str(stack(session, "gpu") / "lockstep"), "run", "--device", "cuda", *session.posargs, external=True
-    )
+        lockstep, "soak", "--device", "cuda", "--out", str(out / "soak"),
+        "--stress-minutes", chosen.stress_minutes or "10",
+        *(word for remedy in remedies for word in ("--remedy", remedy)), env=env, external=True,
+    )  # fmt: skip
+
+
+@nox.session(venv_backend="none")
+def gpu_all(session: nox.Session) -> None:
+    """On a machine with GPUs, all that can be learned there in order: check, one-GPU soak, then gpu_stress.
+
+    Each step runs although an earlier one failed; what each came to is said at the end.
+    """
+    used, _ = _gpus(session, None)
+    nox_ = [sys.executable, "-m", "nox", "--session"]
+    out = Path(".lockstep", "gpu_all").absolute()
+    check = [*nox_, "gpu_check", "--", "--json", str(out / "gpu_check.json")]
+    one = [*nox_, "gpu_stress", "--", "--gpus", "1", "--out", str(out / "one")]
+    steps = {"gpu_check": check, "soak on one GPU": one}
+    for name, gpus in (("soak on two GPUs", 2), ("job on three GPUs", 3)):
+        if len(used) > gpus:
+            steps[name] = [*nox_, "gpu_stress", "--", "--gpus", str(gpus), "--out", str(out / str(gpus))]
+    if len(used) > 1:
+        steps[f"gpu_stress on {len(used)} GPUs"] = [*nox_, "gpu_stress", "--", "--out", str(out / "all")]
+    came = {}
+    for name, command in steps.items():
+        session.log(f"== {name}")
+        came[name] = subprocess.run(command, check=False).returncode
+    for name, status in came.items():
+        session.log(f"{'ok' if status == 0 else f'ended with {status}':14} {name}")
+    if any(came.values()):
+        session.error(f"see {out}")
 
 
 @nox.session(venv_backend="none")

@@ -14,7 +14,9 @@ from lockstep.experiments.stress.session import SetupError
 from lockstep.stacks.base import Choice
 from lockstep.stacks.swift import description, toolkit
 from lockstep.stacks.swift.arms import gpu_arms
-from lockstep.stacks.swift.gpu import GPU_SIZES, gpu_job, pretended_gpus
+from lockstep.stacks.swift.commands import Ports, rollout_command
+from lockstep.stacks.swift.gpu import GPU_SIZES, gpu_job, pretended_gpus, rollout_layout
+from lockstep.stacks.swift.groups import expected_groups, rollout_groups
 from lockstep.stacks.swift.spec import JobSpec, Layout
 from lockstep.verdict import Kind
 
@@ -179,6 +181,36 @@ def test_arms_differ_in_fault_and_cure_alone(dry) -> None:
     assert "late rank" in cured["rollout"][0]["LOCKSTEP_FAULT"]
 
 
+def test_three_gpus_leave_the_trainer_one_rank(dry) -> None:
+    sides, text = dry("3")
+    assert sides["rlhf"][0]["NPROC_PER_NODE"] == "1"
+    assert sides["rollout"][1]["vllm_data_parallel_size"] == "2"
+    assert "trainer 0; rollout 1,2 (1 ranks of the trainer" in text
+    spec = job(3)
+    assert expected_groups(spec) == ("rollout.dp", "weight-sync")
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "groups"), [(2, "0,1", ("rollout.dp",)), (1, "0", ("rollout.dp.cpu",))]
+)
+def test_a_soak_on_two_gpus_has_nccl_and_on_one_its_engines_share_it(
+    count: int, visible: str, groups: tuple[str, ...], tmp_path: Path
+) -> None:
+    layout = rollout_layout(range(count), Choice())
+    spec = gpu_job("job", model=Path("/m"), datasets=Path("/d"), layout=layout, flash_attn=True)
+    command = rollout_command(spec, Ports.of(range(1, 7)), tmp_path, {"VLLM_NCCL_SO_PATH": "/mine"})
+    assert command.env["CUDA_VISIBLE_DEVICES"] == visible
+    assert rollout_groups(spec) == groups
+    shared = count == 1
+    assert ("VLLM_NCCL_SO_PATH" in command.env) is shared
+    assert (command.env.get("VLLM_DISABLE_NCCL_FOR_DP_SYNCHRONIZATION") == "1") is shared
+    assert (command.env.get("LOCKSTEP_ONE_GPU") == "2") is shared
+    assert ("vllm_gpu_memory_utilization" in spec.rollout) is shared
+    assert ("NCCL" in spec.instead) is shared
+    at = command.argv.index("--vllm_data_parallel_size")
+    assert command.argv[at + 1] == "2"
+
+
 def test_the_sigstop_arms_patch_nothing() -> None:
     arms = {arm.spec.name: arm for arm in gpu_arms(job(8))}
     stopped, cured = arms["stopped, without the fix"], arms["stopped, with the fix"]
@@ -213,8 +245,8 @@ def test_every_batch_holds_whole_groups_of_completions(gpus: int) -> None:
 
 
 def test_what_is_wrong_is_told(dry, tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="GPUs found: 3"):
-        dry("3")
+    with pytest.raises(SetupError, match="GPUs found: 2"):
+        dry("2")
     with pytest.raises(SetupError, match="no arm is named nothing; there are: control, without"):
         dry("8", only="nothing")
     with pytest.raises(SetupError, match="are for --device cuda"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -16,6 +17,9 @@ from lockstep.run import ras
 REPORT = (
     "Job summary\n===========\n\n  Nodes  Processes  GPUs\n      1          6     6\n\nErrors\n======\n\n"
 )
+
+UNKNOWN = "ERROR: Unknown command SET FORMAT json\n"
+"""What a release before 2.28.9 says to it; it goes on in text."""
 
 
 @contextmanager
@@ -49,9 +53,9 @@ def server(
 
 
 def test_a_report_is_asked_for_as_ncclras_does() -> None:
-    with server("SERVER PROTOCOL 2\n", "OK\n", REPORT) as (port, asked):
+    with server("SERVER PROTOCOL 2\n", "OK\n", UNKNOWN, REPORT) as (port, asked):
         assert ras.query("127.0.0.1", port) == REPORT
-    assert asked == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "VERBOSE STATUS"]
+    assert asked == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json", "VERBOSE STATUS"]
 
 
 def test_a_newer_protocol_is_answered_all_the_same_and_a_report_may_come_in_parts() -> None:
@@ -59,7 +63,7 @@ def test_a_newer_protocol_is_answered_all_the_same_and_a_report_may_come_in_part
         time.sleep(0.05)
         connection.sendall(b"the rest\n")
 
-    with server("SERVER PROTOCOL 3\n", "OK\n", REPORT, after=rest) as (port, _):
+    with server("SERVER PROTOCOL 3\n", "OK\n", UNKNOWN, REPORT, after=rest) as (port, _):
         assert ras.query("127.0.0.1", port) == REPORT + "the rest\n"
 
 
@@ -81,19 +85,19 @@ def test_somebody_else_on_the_port(answers: tuple[str | None, ...], told: str) -
 
 
 def test_no_answer_and_no_end_take_bounded_time_and_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    with server("SERVER PROTOCOL 2\n", "OK\n", "part\n", after=lambda c: time.sleep(1)) as (port, _):
+    with server("SERVER PROTOCOL 2\n", "OK\n", UNKNOWN, "part\n", after=lambda c: time.sleep(1)) as (port, _):
         begun = time.monotonic()
         with pytest.raises(ras.RasError, match="timed out"):
             ras.query("127.0.0.1", port, wait_s=0.3)
         assert time.monotonic() - begun < 0.9
     monkeypatch.setattr(ras, "MAX_REPORT", 64)
-    with server("SERVER PROTOCOL 2\n", "OK\n", "x" * 1000) as (port, _):
+    with server("SERVER PROTOCOL 2\n", "OK\n", UNKNOWN, "x" * 1000) as (port, _):
         assert ras.query("127.0.0.1", port) == "x" * 64
 
 
 def test_a_side_without_a_report_says_why(tmp_path: Path) -> None:
     with (
-        server("SERVER PROTOCOL 2\n", "OK\n", REPORT) as (port, _),
+        server("SERVER PROTOCOL 2\n", "OK\n", UNKNOWN, REPORT) as (port, _),
         socket.create_server(("127.0.0.1", 0)) as taken,
     ):
         free = taken.getsockname()[1]
@@ -101,4 +105,6 @@ def test_a_side_without_a_report_says_why(tmp_path: Path) -> None:
         ras.save({"rollout": port, "trainer": free}, "127.0.0.1", tmp_path)
         ras.save({"rollout": free}, "127.0.0.1", tmp_path / "not there")
     assert (tmp_path / "rollout.ras.txt").read_text() == REPORT
+    assert json.loads((tmp_path / "rollout.ras.json").read_text())["format"] == "text"
+    assert not (tmp_path / "trainer.ras.json").exists()
     assert (tmp_path / "trainer.ras.txt").read_text().startswith(f"no report: 127.0.0.1:{free}: ")

@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lockstep.record import Ledger, LedgerError, LedgerTail
@@ -18,6 +18,7 @@ from lockstep.run.port_ownership import Claims
 from lockstep.run.ports import free_ports, release_ports
 from lockstep.run.process_tree import Command as Running
 from lockstep.run.process_tree import ProcessTree, WardenLostError
+from lockstep.run.ras_report import witness
 from lockstep.stacks.base import HOST, Command, Job
 from lockstep.verdict import Kind, Verdict, judge
 
@@ -152,10 +153,11 @@ class _Watch:
                 return self._failed(failure)
             verdict = self._judge(self._tail.now())
             if self._given_up(verdict):
-                self._collect()
+                told = self._collect(verdict)
+                verdict = replace(verdict, evidence=(*verdict.evidence, *told))
                 return self._outcome(verdict, verdict.still_s or 0.0)
             if failure := self._overdue(verdict):
-                self._collect()
+                self._collect(verdict)
                 return self._failed(failure)
 
     def _start(self, name: str, command: Command) -> Running:
@@ -272,9 +274,11 @@ class _Watch:
     def _mains(self) -> list[Ledger]:
         return [x for x in self._tail.ledgers if x.process and x.process.side == self._stack.main]
 
-    def _collect(self) -> None:
+    def _collect(self, verdict: Verdict) -> list[str]:
+        """Saves what explains a job that stopped; returns what NCCL itself says on the verdict's group."""
         evidence.collect(self._tree, self._dir)
-        ras.save(self._launch.ras, HOST, self._dir / "evidence")
+        reports = ras.save(self._launch.ras, HOST, self._dir / "evidence")
+        return [told for report in reports.values() if (told := witness(report, verdict))]
 
     def _outcome(self, verdict: Verdict, to_verdict: float, failure: str = "") -> Outcome:
         return Outcome(verdict, failure, self._age(), to_verdict, self._healthy_at or 0.0, self._peak)

@@ -88,6 +88,8 @@ class Request:
     choice: Choice = Choice()
     instead: Mapping[str, str] = field(default_factory=dict)
     """Releases that are wanted on purpose in place of the pinned ones."""
+    alone: bool = False
+    """Whether the services will run without the main command."""
 
 
 class Job(Protocol):

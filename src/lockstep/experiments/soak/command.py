@@ -84,7 +84,7 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = LOG_WIDTH
-    job = prepare(device, steps=1, out=out, options=gpu, stack=stack)
+    job = prepare(device, steps=1, out=out, options=gpu, stack=stack, alone=True)
     try:
         prompts = soak.prompts()
         with home(out), terminate_as_exit():

@@ -131,13 +131,15 @@ def prepare(
     instead: Mapping[str, str] | None = None,
     only: Sequence[str] = (),
     stack: str = stacks.DEFAULT,
+    alone: bool = False,
 ) -> Job:
     """The job's spec with everything that it names in place: the GPUs, the pinned stack (but for the releases
     that are wanted `instead`), the data, the model, room on the disk. Before all that the names of the arms
-    that will be chosen of it, `only`, are checked. Raises SetupError."""
+    that will be chosen of it, `only`, are checked. `alone`: the services will run without the main command.
+    Raises SetupError."""
     chosen = find_stack(stack)
     _check_choice(chosen, device, options, only)
-    request = Request(device, steps, out, options, instead or {})
+    request = Request(device, steps, out, options, instead or {}, alone)
     try:
         chosen.check(request)
         out.mkdir(parents=True, exist_ok=True)

@@ -192,7 +192,7 @@ FOREIGN = frozenset(
     | {"PYTHONDONTWRITEBYTECODE"}
 )
 """Variables of the caller that must not reach the job: most would make it part of another one, or change what
-is recorded of it. The families that `_environment` names do not reach it either."""
+is recorded of it. The families that `without_foreign` names do not either."""
 
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": HOST}
@@ -209,7 +209,7 @@ def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> di
     """
     dumps = str(run_dir / "evidence" / f"{side}-nccl-rank-")
     return {
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, dict.fromkeys(devices))),
         # nvidia-smi's numbers, which are the ones that people give, are in this order.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         **LOOPBACK,
@@ -226,10 +226,15 @@ def _cuda(side: str, devices: Sequence[int], ras_port: int, run_dir: Path) -> di
     }
 
 
-def _environment(spec: JobSpec, run_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment, less what is foreign to the job, plus what every process of it needs."""
+def without_foreign(base: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment, less what is foreign to the job."""
     foreign = ("VLLM_", "TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "LOCKSTEP_")
-    env = {k: v for k, v in base.items() if k not in FOREIGN and not k.startswith(foreign)}
+    return {k: v for k, v in base.items() if k not in FOREIGN and not k.startswith(foreign)}
+
+
+def _environment(spec: JobSpec, run_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """What the caller has, and what every process of the job needs."""
+    env = without_foreign(base)
     if spec.fault is not None:
         env[faults.FAULT] = faults.encode(spec.fault)
     # The trainer asks the rollout by HTTP; a proxy of the caller's would be asked for it.

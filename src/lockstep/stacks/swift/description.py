@@ -14,7 +14,13 @@ from lockstep.stacks.base import Bisection, Folders, Prompt, Request, Soak, Stac
 from lockstep.stacks.swift import soak, toolkit
 from lockstep.stacks.swift.arms import LATE_RANK, arms
 from lockstep.stacks.swift.faults import FAULTS
-from lockstep.stacks.swift.gpu import gpu_job, gpu_layout, has_flash_attn, pretended_gpus
+from lockstep.stacks.swift.gpu import (
+    gpu_job,
+    gpu_layout,
+    has_flash_attn,
+    pretended_gpus,
+    rollout_layout,
+)
 from lockstep.stacks.swift.pins import PINS, check_stack, complete_cpu_build
 from lockstep.stacks.swift.remedied import cured
 from lockstep.stacks.swift.spec import JobSpec, Layout, cpu_job
@@ -37,15 +43,20 @@ FOLDERS = Folders(
 def check(request: Request) -> None:
     """Raise StackError or DeviceError unless this machine has the devices and the pinned packages."""
     if request.device == "cuda":
-        gpu_layout(devices.find_gpus(), request.choice)
+        _gpu_layout(request)
     check_stack(request.device, instead=request.instead)
     if request.device == "cpu":
         complete_cpu_build()
 
 
+def _gpu_layout(request: Request) -> Layout:
+    lay = rollout_layout if request.alone else gpu_layout
+    return lay(devices.find_gpus(), request.choice)
+
+
 def prepare(request: Request) -> JobSpec:
     """Return the job, its data checked and its model made. Raises StackError and OSError."""
-    layout = gpu_layout(devices.find_gpus(), request.choice) if request.device == "cuda" else None
+    layout = _gpu_layout(request) if request.device == "cuda" else None
     try:
         for name in ("train.jsonl", "val.jsonl"):
             check_dataset(DATASETS.resolve() / name)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lockstep import devices
 from lockstep.stacks.base import Choice
+from lockstep.stacks.swift.inside import one_gpu
 from lockstep.stacks.swift.spec import INCIDENT, Arguments, JobSpec, Layout
 
 GPU_SIZES: Arguments = {
@@ -44,6 +45,11 @@ def gpu_layout(found: Sequence[int], options: Choice) -> Layout:
     return Layout(trainer=trainer, rollout=rollout)
 
 
+def rollout_layout(found: Sequence[int], options: Choice) -> Layout:
+    """Of a rollout without a trainer. On one GPU it is there once for each engine. Raises `DeviceError`."""
+    return Layout(trainer=(), rollout=devices.alone(found, options.gpus, options.rollout_gpus))
+
+
 def pretended_gpus(options: Choice) -> tuple[int, ...]:
     """The GPUs that `--gpus` speaks of, there or not; eight, as in the incident, if it is not given."""
     words = (options.gpus or "8").split(",")
@@ -73,14 +79,22 @@ def gpu_job(
     """
     instead = NO_REPORT | ({} if flash_attn else NO_FLASH_ATTN) | ({} if cuda_home is None else NO_NVCC)
     attention: Arguments = {} if flash_attn else {"attn_impl": "sdpa", "padding_free": False}
+    rollout: Arguments = dict(TINY_MODELS_CACHE) if tiny else {"vllm_max_model_len": LONGEST}
+    environment: dict[str, str] = {}
+    engines = len(layout.rollout)
+    if len(set(layout.rollout)) < engines:
+        rollout |= {"vllm_gpu_memory_utilization": one_gpu.MEMORY}
+        environment = one_gpu.rollout_environment(engines)
+        instead = instead | {"NCCL": f"gloo between the {engines} engines, which share one GPU"}
     return JobSpec(
         name=name,
         device="cuda",
         layout=layout,
         model=model,
         train_data=datasets / "train.jsonl",
-        val_data=f"{datasets / 'val.jsonl'}#{min(PROMPTS_PER_RANK * len(layout.trainer), 16)}",
-        rollout=dict(TINY_MODELS_CACHE) if tiny else {"vllm_max_model_len": LONGEST},
+        val_data=f"{datasets / 'val.jsonl'}#{max(1, min(PROMPTS_PER_RANK * len(layout.trainer), 16))}",
+        rollout=rollout,
+        rollout_env=environment,
         trainer=INCIDENT | GPU_SIZES | PATIENT | attention | {"report_to": "none"},
         cuda_home=cuda_home,
         instead=instead,

@@ -13,13 +13,15 @@ import os
 import sys
 from pathlib import Path
 
-from lockstep.stacks.swift.inside import cpu, faults, rollout
+from lockstep.stacks.swift.inside import cpu, faults, one_gpu, rollout
 
 
 def _install() -> None:
     trains = Path(sys.argv[0]).stem == "rlhf"
     if os.environ.get(cpu.DEVICES):
         (cpu.apply_trainer if trains else cpu.apply_rollout)()
+    if not trains and os.environ.get(one_gpu.ENGINES):
+        one_gpu.apply_rollout()
     if trains:
         from lockstep.stacks.swift.inside import trainer
 

@@ -81,7 +81,7 @@ def verify(
     Exit codes: 0 in step, 1 diverged or stuck, 2 wrong usage or unreadable input, 3 stalled, 4 incomplete.
     """
     from lockstep.record import LedgerError, read_directory
-    from lockstep.verdict import judge
+    from lockstep.stacks.judging import judge
 
     try:
         verdict = judge(read_directory(directory), settle_s=settle)

@@ -73,7 +73,8 @@ def assert_in_step() -> Callable[[Path], Verdict]:
 
     def check(folder: Path) -> Verdict:
         from lockstep.record import read_directory
-        from lockstep.verdict import Kind, judge
+        from lockstep.stacks.judging import judge
+        from lockstep.verdict import Kind
 
         verdict = judge(read_directory(folder))
         if verdict.kind is not Kind.IN_STEP:

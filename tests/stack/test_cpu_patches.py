@@ -18,6 +18,7 @@ pytest.importorskip("trl")
 
 import ranks  # noqa: E402
 
+from lockstep.env import CPU  # noqa: E402
 from lockstep.inside.recorder import Probe  # noqa: E402
 from lockstep.stacks.swift.inside import cpu  # noqa: E402
 from lockstep.stacks.swift.inside.weight_sync import count_weight_sync  # noqa: E402
@@ -77,7 +78,7 @@ def _apply(body: str, devices: str) -> Any:
     code = f"import json\nfrom lockstep import cpu\n{body}\nprint(json.dumps(result))"
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "LOCKSTEP_RUN_DIR")}
     env |= {
-        cpu.DEVICES: devices,
+        CPU: devices,
         "DS_ACCELERATOR": "cpu",
         "TORCHDYNAMO_DISABLE": "1",
         "HF_HUB_OFFLINE": "1",
@@ -116,9 +117,9 @@ def test_the_clients_patch() -> None:
 def test_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 3}, raising=False)
     env = cpu.rollout_environment(2, 2)
-    assert env[cpu.DEVICES] == "4"
+    assert env[CPU] == "4"
     assert env["VLLM_CPU_OMP_THREADS_BIND"] == "3|7|3|7"
-    assert cpu.trainer_environment()[cpu.DEVICES] == "0"
+    assert cpu.trainer_environment()[CPU] == "0"
 
 
 kept: list[Any] = []

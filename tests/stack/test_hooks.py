@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.env import WEIGHT_SYNC_PORT
 from lockstep.inside.hooks import HookError, after_import, replace, wrap
 
 SOURCE = '''
@@ -200,16 +201,16 @@ def test_the_clients_port_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(group_ports)
 
     monkeypatch.setattr(client.VLLMClient, "__init__", init)
-    monkeypatch.delenv(group_port.PORT, raising=False)
+    monkeypatch.delenv(WEIGHT_SYNC_PORT, raising=False)
     group_port.choose_group_port()
     client.VLLMClient()
-    monkeypatch.setenv(group_port.PORT, "4711")
+    monkeypatch.setenv(WEIGHT_SYNC_PORT, "4711")
     group_port.choose_group_port()
     client.VLLMClient()
     client.VLLMClient(group_ports=99)
     assert made == [51216, 4711, 99]
     monkeypatch.setattr(client.VLLMClient, "__init__", init)
-    monkeypatch.setenv(group_port.PORT, "4711,4712")
+    monkeypatch.setenv(WEIGHT_SYNC_PORT, "4711,4712")
     group_port.choose_group_port()
     client.VLLMClient(hosts=["a", "b"])
     assert made[-1] == [4711, 4712]
@@ -220,7 +221,7 @@ def test_the_real_client_uses_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     from lockstep.stacks.swift.inside import group_port
 
     original = client.VLLMClient.__init__
-    monkeypatch.setenv(group_port.PORT, "4711")
+    monkeypatch.setenv(WEIGHT_SYNC_PORT, "4711")
     monkeypatch.setattr(client.VLLMClient, "__init__", original)  # put back afterwards
     monkeypatch.setattr(client.VLLMClient, "check_server", lambda self, timeout: None)
     group_port.choose_group_port()

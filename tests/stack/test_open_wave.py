@@ -19,8 +19,9 @@ from lockstep.fixtures.checkpoint import ensure_checkpoint
 from lockstep.record import read_directory
 from lockstep.run.ports import free_ports
 from lockstep.run.process_tree import ProcessTree
+from lockstep.stacks.judging import judge
 from lockstep.stacks.swift.inside import cpu
-from lockstep.verdict import Kind, Verdict, judge
+from lockstep.verdict import Kind, Verdict
 
 pytest.importorskip("vllm")
 

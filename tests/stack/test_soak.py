@@ -21,10 +21,11 @@ from lockstep.experiments.soak.rounds import Settings, plan
 from lockstep.record import read_directory
 from lockstep.remedies.tried import AS_SHIPPED, TRIED
 from lockstep.run.supervise import Limits
+from lockstep.stacks.judging import judge
 from lockstep.stacks.swift.remedied import cured
 from lockstep.stacks.swift.soak import read_prompts
 from lockstep.stacks.swift.spec import cpu_job
-from lockstep.verdict import Kind, judge
+from lockstep.verdict import Kind
 
 pytestmark = pytest.mark.stress
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.record import read_directory
-from lockstep.verdict import Verdict, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Verdict
 
 START = 10_000.0
 UPTIME = 50.0

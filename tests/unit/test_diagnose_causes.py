@@ -71,7 +71,7 @@ def test_cause_is_not_found(log: str, cause: str) -> None:
     assert all(candidate.standing != "found" for candidate in found.causes if candidate.id == cause)
 
 
-FROM_LEDGERS = {"request-failed"}
+FROM_LEDGERS = {"request-failed", "blocked-elsewhere"}
 """Causes that no log of a watchdog can show."""
 
 

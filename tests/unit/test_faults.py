@@ -21,11 +21,12 @@ from lockstep.experiments.faults.page import write_page
 from lockstep.fixtures.shapes import check_dataset, write_shapes
 from lockstep.record import read_directory
 from lockstep.run.supervise import Outcome
+from lockstep.stacks.judging import judge
 from lockstep.stacks.swift.faults import FAULTS, Expected, Fault
 from lockstep.stacks.swift.inside import faults
 from lockstep.stacks.swift.mixed_data import without_images
 from lockstep.stacks.swift.spec import JobSpec, cpu_job
-from lockstep.verdict import BoundaryView, GroupView, Kind, RankView, Verdict, judge
+from lockstep.verdict import BoundaryView, GroupView, Kind, RankView, Verdict
 
 ROOM = Path(faults.__file__).parent
 ARMED = [(name, where) for name, places in faults.INSIDE.items() for where in places.values()]

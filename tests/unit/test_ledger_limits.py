@@ -14,7 +14,8 @@ import pytest
 from lockstep.record import read_directory
 from lockstep.record.fold import GROUPS_KEPT, LINE_BYTES, Fold
 from lockstep.report import to_json
-from lockstep.verdict import Kind, Verdict, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind, Verdict
 
 GROWTH = 8
 Lines = Callable[[int, int], Iterable[str]]

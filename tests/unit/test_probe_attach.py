@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lockstep import env
 from lockstep.inside import attach
 
 
@@ -21,9 +22,9 @@ def test_a_probed_process_lets_the_runners_py_spy_look_at_its_stack(
         return 0
 
     monkeypatch.setattr(attach.ctypes, "CDLL", lambda name: SimpleNamespace(prctl=prctl))
-    monkeypatch.setattr(attach, "Probe", lambda *_: SimpleNamespace(pid=-1))
+    monkeypatch.setattr(attach, "Probe", lambda *_, **__: SimpleNamespace(pid=-1))
     monkeypatch.setattr(attach, "_own_log", lambda path: None)
-    monkeypatch.setenv(attach.DIRECTORY, str(tmp_path))
+    monkeypatch.setenv(env.RUN_DIR, str(tmp_path))
     monkeypatch.setattr(attach, "_probe", None)
     assert attach.attach("trainer", "rank", 0) is not None
     assert asked == [(0x59616D61, 2**64 - 1)]

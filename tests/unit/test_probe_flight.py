@@ -20,6 +20,7 @@ from lockstep.inside.counters import Counts, GroupTable
 from lockstep.inside.flight_recorder import Entry, FlightRecorder
 from lockstep.inside.group_names import GroupNames
 from lockstep.inside.recorder import Probe
+from lockstep.stacks.swift.inside.recorded import purpose
 
 DP = ("15", "undefined")
 DEFAULT = ("0", "default_pg")
@@ -241,7 +242,7 @@ def test_the_incidents_hang_as_the_ledger_tells_it(
     registry(monkeypatch)
     _, nccl = recorders
     lines: list[dict[str, Any]] = []
-    table = GroupTable(GroupNames("rollout"), lines.append)
+    table = GroupTable(GroupNames("rollout", purpose), lines.append)
     recorder = FlightRecorder()
     nccl.entries = [entry(i, seq=i + 1) for i in range(3)] + [entry(3, seq=4, state="started")]
     nccl.status = {"0": status(-1, -1), "5": status(4, 3, 4)}
@@ -260,7 +261,7 @@ def test_the_incidents_hang_as_the_ledger_tells_it(
 
 def pulse_of_a_wait(folder: Path) -> dict[str, Any]:
     """The first pulse in the ledgers that tells of a wait; this thread is the one that waits."""
-    probe = Probe(folder, "rollout", "engine core", 1, {})
+    probe = Probe(folder, "rollout", "engine core", 1, {}, purpose=purpose)
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -312,7 +313,7 @@ def test_a_group_that_has_called_nothing_or_does_not_tell_is_in_no_init(
     recorders: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = registry(monkeypatch)
-    names = GroupNames("rollout")
+    names = GroupNames("rollout", purpose)
     dp = next(pg for pg, name in world.pg_names.items() if name == "15")
 
     def refuse() -> int:
@@ -345,7 +346,7 @@ def test_a_coalesced_region_is_one_collective(
     registry(monkeypatch)
     _, nccl = recorders
     lines: list[dict[str, Any]] = []
-    table = GroupTable(GroupNames("rollout"), lines.append)
+    table = GroupTable(GroupNames("rollout", purpose), lines.append)
     recorder = FlightRecorder()
     nccl.entries = [entry(0, seq=1), *(entry(i, "nccl:_all_gather_base", 2, sizes=[[i]]) for i in (1, 2))]
     nccl.status = {"5": status(1, 1)}
@@ -370,7 +371,7 @@ def test_a_group_that_completed_out_of_order_does_not_wait(
     """Two threads of gloo: the third was over before the second, and the last number is the second's."""
     registry(monkeypatch)
     gloo, _ = recorders
-    table = GroupTable(GroupNames("rollout"), lambda line: None)
+    table = GroupTable(GroupNames("rollout", purpose), lambda line: None)
     recorder = FlightRecorder()
     gloo.entries = [entry(i, "gloo:all_reduce", i + 1) for i in range(3)]
     gloo.status = {"5": status(3, 2)}
@@ -388,7 +389,7 @@ def test_what_has_not_retired_is_waited_for(
 ) -> None:
     registry(monkeypatch)
     gloo, _ = recorders
-    table = GroupTable(GroupNames("rollout"), lambda line: None)
+    table = GroupTable(GroupNames("rollout", purpose), lambda line: None)
     recorder = FlightRecorder()
     gloo.entries = [entry(i, "gloo:all_reduce", i + 1) for i in range(2)]
     gloo.entries.append(entry(2, "gloo:all_reduce", 3, state="scheduled"))
@@ -406,7 +407,7 @@ def test_what_no_boundary_has_told_a_pulse_tells_once(
     registry(monkeypatch)
     _, nccl = recorders
     lines: list[dict[str, Any]] = []
-    table = GroupTable(GroupNames("rollout"), lines.append)
+    table = GroupTable(GroupNames("rollout", purpose), lines.append)
     recorder = FlightRecorder()
 
     def issue(*entries: dict[str, Any]) -> Counts:

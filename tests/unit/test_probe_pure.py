@@ -258,6 +258,7 @@ def test_without_a_run_the_entry_point_loads_nothing() -> None:
     assert done.stdout.strip() == str(
         [
             "lockstep",
+            "lockstep.env",
             "lockstep.stacks",
             "lockstep.stacks.swift",
             "lockstep.stacks.swift.inside",

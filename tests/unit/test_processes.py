@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import lockstep
+from lockstep import env
 from lockstep.run import shm
 from lockstep.run.process_tree import (
     Command,
@@ -25,7 +26,7 @@ from lockstep.run.process_tree import (
     WardenLostError,
     terminate_as_exit,
 )
-from lockstep.run.shutdown import MARKER, marked
+from lockstep.run.shutdown import marked
 
 PY = sys.executable
 ZOO = str(Path(__file__).with_name("process_zoo.py"))
@@ -342,9 +343,9 @@ def test_a_process_is_asked_first_and_has_its_grace(tmp_path: Path) -> None:
 def test_one_that_another_daemon_started_is_found_by_its_environment(tmp_path: Path) -> None:
     with ProcessTree(grace_s=0.1) as tree:
         command = tree.start("sleep", SLEEP, log=tmp_path / "log")
-        token = psutil.Process(command.pid).environ()[MARKER]
-        escaped = subprocess.Popen(SLEEP, env={MARKER: token})
-        similar = subprocess.Popen(SLEEP, env={MARKER: token + "0"})
+        token = psutil.Process(command.pid).environ()[env.TREE]
+        escaped = subprocess.Popen(SLEEP, env={env.TREE: token})
+        similar = subprocess.Popen(SLEEP, env={env.TREE: token + "0"})
         wait_for(lambda: escaped.pid in [p.pid for p in marked(token)])
     assert escaped.wait(5) == -signal.SIGTERM
     assert similar.poll() is None

@@ -20,10 +20,11 @@ from lockstep.experiments.soak.rounds import Prompt, Settings
 from lockstep.record import read_directory
 from lockstep.run.supervise import Limits
 from lockstep.stacks.base import Command
+from lockstep.stacks.judging import judge
 from lockstep.stacks.swift import commands
 from lockstep.stacks.swift.commands import Ports
 from lockstep.stacks.swift.spec import JobSpec, cpu_job
-from lockstep.verdict import Kind, judge
+from lockstep.verdict import Kind
 
 FAKE = str(Path(__file__).with_name("fake_rollout.py"))
 SPEC = cpu_job("job", model=Path("/models/tiny"), datasets=Path("/data/shapes"))

@@ -27,7 +27,8 @@ from ledgers import (
 
 from lockstep.report import to_json
 from lockstep.report.terminal import render
-from lockstep.verdict import Kind, Verdict, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind, Verdict
 
 # -- in step
 

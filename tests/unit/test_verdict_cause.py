@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lockstep.record import read_directory
-from lockstep.verdict import Kind, Verdict, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind, Verdict
 
 OPS = [
     {"k": "op", "id": 0, "op": "all_gather", "dtype": "BFloat16", "n": None},

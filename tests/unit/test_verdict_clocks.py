@@ -21,7 +21,8 @@ from test_verdict_cause import verdict as judged
 from lockstep.record import LedgerTail, read_directory
 from lockstep.report import to_json
 from lockstep.report.terminal import render
-from lockstep.verdict import Kind, Verdict, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind, Verdict
 
 few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 Change = Callable[[str, bytes], bytes]

@@ -15,7 +15,8 @@ from ledgers import AR, BC, Action, Issue, Job, Op, Pass, Proc, verdict
 from lockstep.inside.counters import GroupTable
 from lockstep.inside.group_names import Group, GroupNames
 from lockstep.record import read_directory
-from lockstep.verdict import Kind, Verdict, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind, Verdict
 
 few = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 A, B = "trainer.twin:3", "trainer.twin:4"

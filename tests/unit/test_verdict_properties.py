@@ -16,7 +16,8 @@ from ledgers import AG, AR, RS, START, Issue, Job, Pass, Proc, Work, incident, t
 
 from lockstep.record import Ledger, read_directory
 from lockstep.report import to_json
-from lockstep.verdict import Kind, compare, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind, compare
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 WRONG = {Kind.DIVERGED, Kind.STUCK}

@@ -19,7 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-MARK = b"LOCKSTEP_RUN_DIR="
+from lockstep.env import RUN_DIR
+
+MARK = f"{RUN_DIR}=".encode()
 """Every process of a job has this variable (`lockstep.stacks.swift.commands`)."""
 LOCK = ".lock"
 """Held by a run for as long as it lives (`lockstep.run.run_lock`)."""

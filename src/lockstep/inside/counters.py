@@ -15,7 +15,7 @@ from lockstep.inside.main_thread import calling_line
 from lockstep.inside.numbering import Numbers
 
 NAMED_WITHIN_S = 0.5
-"""vLLM makes a group first and notes what it is for right after."""
+"""A package may make a group first and note what it is for right after."""
 
 UNRECORDED = "unrecorded"
 """Stands for a collective that has a sequence number and no record: torch keeps none of gloo's monitored
@@ -45,8 +45,8 @@ class Call(NamedTuple):
 
 
 class Counted:
-    """A group that torch's recorder does not see (vLLM's own NCCL communicator): its calls are counted as
-    they are made.
+    """A group that torch's recorder does not see, say a package's own NCCL communicator. Its calls are
+    counted as they are made.
     """
 
     def __init__(self, group: Group) -> None:

@@ -1,13 +1,13 @@
 """Names process groups by what they are for.
 
-torch's registry knows each group's ranks; vLLM's `GroupCoordinator`s and DeepSpeed's `groups` know why they
-made it. Only modules that the process has already imported are asked: the probe imports none of them.
+torch's registry knows each group's ranks; the packages of a stack know why they made it, and the stack knows
+how to ask them (`Purpose`). Only modules that the process has already imported are asked.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,21 @@ class Group:
     id: str = ""
 
 
+Purpose = Callable[[str, Any, Any], tuple[str, str] | None]
+"""From the side, a process group and torch's `distributed_c10d`: what the group is for, and what its maker
+calls it; None where the stack does not know it."""
+
+
+def no_purpose(side: str, pg: Any, c10d: Any) -> tuple[str, str] | None:
+    """Know no group."""
+    return None
+
+
 class GroupNames:
     """Knows this process's groups: torch's registry, and those outside of it once they are announced."""
 
-    def __init__(self, side: str) -> None:
-        self._side = side
+    def __init__(self, side: str, purpose: Purpose = no_purpose) -> None:
+        self._side, self._of_stack = side, purpose
         self._announced: dict[int, Group] = {}
         self._unnamed: list[Pg] = []
 
@@ -90,24 +100,6 @@ class GroupNames:
         return Group(f"{self._side}.{purpose}", lib or f"pg {name}", backend, ranks, pg.rank(), name)
 
     def _purpose(self, pg: Any, c10d: Any) -> tuple[str, str]:
-        state = sys.modules.get("vllm.distributed.parallel_state")
-        for ref in list(getattr(state, "_groups", {}).values()):
-            coordinator = ref()
-            if coordinator is None:
-                continue
-            kind = coordinator.unique_name.partition(":")[0]
-            # It registers itself before it makes its groups, in another thread than this one.
-            if getattr(coordinator, "device_group", None) is pg:
-                return kind, coordinator.unique_name
-            if getattr(coordinator, "cpu_group", None) is pg:
-                return f"{kind}.cpu", coordinator.unique_name
-        if pg is c10d._world.default_pg:
-            return ("default" if state is not None and self._side == "rollout" else "world"), ""
-        zero = sys.modules.get("deepspeed.utils.groups")
-        if zero is not None and pg in _pgs_of(zero):
-            return "zero", ""
-        return (pg.group_desc or "group"), ""
-
-
-def _pgs_of(module: Any) -> list[Any]:
-    return [v for k, v in vars(module).items() if k.startswith("_") and k.isupper() and v is not None]
+        if known := self._of_stack(self._side, pg, c10d):
+            return known
+        return ("world" if pg is c10d._world.default_pg else pg.group_desc or "group"), ""

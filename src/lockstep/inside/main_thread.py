@@ -206,7 +206,7 @@ def describe(frame: FrameType) -> str:
 
 
 def short_path(path: str) -> str:
-    """A path as people write it: `vllm/forward_context.py`, whatever the environment's folder is called."""
+    """A path as people write it: `torch/autograd/graph.py`, whatever the environment's folder is called."""
     _, site, inside = path.rpartition(_SITE)
     return inside if site else path.removeprefix(_STDLIB).removeprefix(_OWN)
 

@@ -18,7 +18,7 @@ from lockstep.clock import clock_id, stamp
 from lockstep.inside.capture import RelaxedThread
 from lockstep.inside.counters import Counted, Counts, GroupTable
 from lockstep.inside.flight_recorder import NCCL, FlightRecorder, Status
-from lockstep.inside.group_names import Group, GroupNames
+from lockstep.inside.group_names import Group, GroupNames, Purpose, no_purpose
 from lockstep.inside.main_thread import MainThread, issuing_line
 from lockstep.inside.writer import LedgerWriter, complain
 
@@ -53,17 +53,27 @@ class Probe:
     rank.
     """
 
-    def __init__(self, directory: Path, side: str, role: str, rank: int, versions: dict[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        side: str,
+        role: str,
+        rank: int,
+        versions: dict[str, str],
+        *,
+        stack: str = "",
+        purpose: Purpose = no_purpose,
+    ) -> None:
         self.beats = 0
         self.pid = os.getpid()
         self._stem = f"{side}-{role.replace(' ', '_')}-{rank}-{self.pid}"
         self._directory = directory
         self._writer = LedgerWriter(directory / "ledgers", self._stem)
         self._write({"k": "process", "v": VERSION, "side": side, "role": role, "rank": rank, "pid": self.pid,
-                     "host": socket.gethostname(), "clock": clock_id(), "versions": versions,
+                     "host": socket.gethostname(), "clock": clock_id(), "stack": stack, "versions": versions,
                      "argv": sys.argv[:64]})  # fmt: skip
         self._recorder = FlightRecorder()
-        self._names = GroupNames(side)
+        self._names = GroupNames(side, purpose)
         self._table = GroupTable(self._names, self._write)
         self._counters: list[Counted] = []
         self._marks: deque[_Mark] = deque()

@@ -34,6 +34,7 @@ class ProcessLine(Line, frozen=True, tag="process"):
     pid: Count
     host: str = ""
     clock: str = ""
+    stack: str = ""
     versions: dict[str, str] = {}
     argv: list[str] = []
 

@@ -72,6 +72,12 @@ LESS_MEMORY = Remedy(
     "smaller batch, gradient checkpointing, --vllm_gpu_memory_utilization lower",
     "speed",
 )
+LOOK_AT_WHAT_IT_WAITS_FOR = Remedy(
+    "look at what it waits for",
+    "the line that is named: what should release the lock, or write to the pipe, socket or queue? Its stack is "
+    "in the run's evidence/, or by py-spy dump --pid PID; give the wait a timeout",
+    "nothing",
+)
 MEND_THE_REQUEST = Remedy(
     "mend the request",
     "read the worker's own log for the exception; check the image's path, and --vllm_max_model_len against "

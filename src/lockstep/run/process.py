@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 
 import lockstep
+from lockstep.env import RUN_ID, TREE
 from lockstep.run.shm import SharedMemory
-from lockstep.run.shutdown import KILL_S, MARKER, end_all, marked
+from lockstep.run.shutdown import KILL_S, end_all, marked
 
 _START_S = 60.0
 _MARGIN_S = 10.0
@@ -80,7 +81,7 @@ class Command:
         except OSError as error:
             raise StartError(f"{self._title(argv)} did not start: {error}") from error
         environment = dict(os.environ if env is None else env)
-        environment |= {MARKER: self._token, "LOCKSTEP_RUN_ID": run_id}
+        environment |= {TREE: self._token, RUN_ID: run_id}
         # A program that sets its title writes it over the environment in /proc, and so over the marker.
         # With this variable setproctitle keeps to the space of the arguments.
         environment.setdefault("SPT_NOENV", "1")

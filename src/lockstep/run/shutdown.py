@@ -10,16 +10,15 @@ from pathlib import Path
 
 import psutil
 
-# Every process of a command inherits this variable, with a value that no other command ever had.
-MARKER = "LOCKSTEP_TREE"
+from lockstep import env
 
 # After SIGKILL: a process that holds a GPU needs seconds for the driver to release it.
 KILL_S = 30.0
 
 
 def marked(token: str) -> list[psutil.Process]:
-    """The live processes that were started with `MARKER` set to `token`, whoever their parent is."""
-    entry = f"{MARKER}={token}".encode()
+    """The live processes that were started with `env.TREE` set to `token`, whoever their parent is."""
+    entry = f"{env.TREE}={token}".encode()
     found = []
     for pid in psutil.pids():
         try:

@@ -168,7 +168,7 @@ class _Watch:
         return self._tree.start(name, command.argv, env=command.env | private, cwd=self._dir, log=log)
 
     def _judge(self, now: float | None) -> Verdict:
-        return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=now)
+        return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=now, names=self._stack.names)
 
     def _given_up(self, verdict: Verdict) -> bool:
         if self._healthy_at is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lockstep.remedies.model import Tried
-from lockstep.verdict import Kind
+from lockstep.verdict import Kind, Names
 
 HOST = "127.0.0.1"
 """Where every port of a job is."""
@@ -285,6 +285,8 @@ class Stack:
     service: str
     """Side of the services; empty if the stack has none."""
     folders: Folders
+    names: Names
+    """What tells some causes in a verdict on its jobs."""
     check: Callable[[Request], None]
     """Raises StackError or DeviceError if the request cannot be met here. Writes nothing."""
     prepare: Callable[[Request], Job]

@@ -2,12 +2,14 @@
 
 from .judge import PATIENCE_S, judge
 from .model import BoundaryView, GroupView, Kind, RankState, RankView, Verdict
+from .names import Names
 
 __all__ = [
     "PATIENCE_S",
     "BoundaryView",
     "GroupView",
     "Kind",
+    "Names",
     "RankState",
     "RankView",
     "Verdict",

@@ -1,6 +1,4 @@
-"""A verdict and its ledgers to a named cause, where they prove one. The names are those of docs/causes.md,
-and `request-failed`.
-"""
+"""A verdict and its ledgers to a named cause, where they prove one; `lockstep.causes` has the causes."""
 
 from __future__ import annotations
 
@@ -9,19 +7,17 @@ from collections.abc import Sequence
 from lockstep.record import Ledger
 
 from .model import Kind, RankView, Verdict
+from .names import Names
 from .quiescence import PASSES, silent_for
 from .sentence import place_text
 
 UNKNOWN = "unknown"
 
-_WAVE_GROUPS = ("rollout.dp", "rollout.dp.cpu", "rollout.unfinished")
-_IDLE_ENGINE = "_process_input_queue"
-_MODEL = "/modeling_"  # how transformers names the file of a model
 _GATHERS = ("all_gather", "reduce_scatter")
 
 
 def explain(
-    verdict: Verdict, ledgers: Sequence[Ledger], now: float, *, apart: bool = False
+    verdict: Verdict, ledgers: Sequence[Ledger], now: float, names: Names, *, apart: bool = False
 ) -> tuple[str, tuple[str, ...]]:
     """Name of the cause and what speaks for it, a sentence each; no name for a job in step or one that runs
     on. Where the processes' clocks are `apart`, nothing is concluded from a silence.
@@ -33,10 +29,10 @@ def explain(
     group = verdict.group.name.partition("#")[0] if verdict.group else ""
     if group == "weight-sync":
         return "weight-sync-interrupted", _absent(verdict, "never took part in the weight sync")
-    if group in _WAVE_GROUPS and verdict.kind is Kind.STUCK:
-        return _wave(verdict, ledgers)
+    if group in names.waves and verdict.kind is Kind.STUCK:
+        return _wave(verdict, ledgers, names)
     if verdict.side == "trainer" and verdict.kind in (Kind.DIVERGED, Kind.STUCK):
-        return _trainer(verdict, ledgers)
+        return _trainer(verdict, ledgers, names)
     if verdict.kind is Kind.STALLED and any(
         view.park in PASSES for view in verdict.ranks if view.state == "absent"
     ):
@@ -63,11 +59,11 @@ def _absent(verdict: Verdict, what: str) -> tuple[str, ...]:
     return tuple(f"{view.process} {what}" for view in verdict.ranks if view.state == "absent")
 
 
-def _wave(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:
+def _wave(verdict: Verdict, ledgers: Sequence[Ledger], names: Names) -> tuple[str, tuple[str, ...]]:
     """An engine waits for one that sits idle. Whose worker answered is done; whose worker failed has not
     begun.
     """
-    idle = [v for v in verdict.ranks if v.state == "absent" and _IDLE_ENGINE in (v.where or "")]
+    idle = [v for v in verdict.ranks if v.state == "absent" and names.idle and names.idle in (v.where or "")]
     workers = {
         x.process.rank: x
         for x in ledgers
@@ -91,12 +87,12 @@ def _failed(worker: Ledger) -> bool:
     return bool(worker.boundaries) and worker.boundaries[-1].name == "generate failed"
 
 
-def _trainer(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, tuple[str, ...]]:
+def _trainer(verdict: Verdict, ledgers: Sequence[Ledger], names: Names) -> tuple[str, tuple[str, ...]]:
     if blocked := _blocked(verdict, ledgers):
         return "blocked-elsewhere", blocked
     verb = "issued" if verdict.seq is not None else "passed"
     issued = [f"{view.process} {verb} {view.operation}" for view in verdict.ranks if view.operation]
-    layers = {view.process: layer for view in verdict.ranks if (layer := _layer(view, ledgers))}
+    layers = {view.process: layer for view in verdict.ranks if (layer := _layer(view, ledgers, names))}
     gathers = any((view.operation or "").startswith(_GATHERS) for view in verdict.ranks)
     # Later on any difference may have brought them apart.
     fresh = all((view.issued or 0) <= (verdict.seq or 0) + 1 for view in verdict.ranks)
@@ -134,8 +130,8 @@ def _blocked(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, ...]:
     )
 
 
-def _layer(view: RankView, ledgers: Sequence[Ledger]) -> str:
+def _layer(view: RankView, ledgers: Sequence[Ledger], names: Names) -> str:
     """The line of the model's code that the rank's main thread is in, empty if it is in none."""
     pulse = next((x.pulse for x in ledgers if x.label == view.process), None)
     frames = [frame.partition(" ")[0] for frame in (pulse.at if pulse else [])]
-    return next((frame for frame in frames if _MODEL in frame), "")
+    return next((frame for frame in frames if names.model and names.model in frame), "")

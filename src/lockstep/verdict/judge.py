@@ -14,6 +14,7 @@ from .compare import MOST_LOOKED_AT, Difference, difference, in_streams, last_co
 from .ending import cut_short, gone_at, proven_first, told
 from .groups import gather, order
 from .model import Kind, Verdict
+from .names import Names
 from .patience import may_move
 from .quiescence import Window, last_still, silent_for, still
 from .sentence import group_text, hang_text, parts_text
@@ -34,22 +35,28 @@ PATIENCE_S = 60.0
 """Without any movement for this long, ranks that differ are stuck also if one sleeps or is not seen."""
 
 
+NO_NAMES = Names()
+
+
 def judge(
     ledgers: Sequence[Ledger],
     *,
     settle_s: float = 5.0,
     patience_s: float = PATIENCE_S,
     now: float | None = None,
+    names: Names = NO_NAMES,
 ) -> Verdict:
     """The verdict on a job by its ledgers, by the rules in docs/ledger.md.
 
     With `now` (seconds since the epoch) the job is taken to be running, and to have moved if it moves now.
     Without it the files are all there will ever be: the latest time in them counts as now, and a hang stays
     one even if the processes stirred when they were stopped.
+
+    `names` are those of the stack: by them some causes are told.
     """
     case = _Case(ledgers, settle_s, patience_s, now)
     verdict = case.verdict()
-    cause, evidence = explain(verdict, case.ledgers, case.now, apart=case.apart)
+    cause, evidence = explain(verdict, case.ledgers, case.now, names, apart=case.apart)
     return replace(verdict, cause=cause, evidence=evidence)
 
 

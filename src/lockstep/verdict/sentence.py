@@ -105,7 +105,7 @@ def _whereabouts(view: RankView) -> tuple[str, str]:
 
 
 def place_text(frame: str) -> str:
-    """`vllm/v1/engine/core.py:505 run_busy_loop` as `run_busy_loop (vllm/v1/engine/core.py:505)`."""
+    """`package/module.py:505 serve` as `serve (package/module.py:505)`."""
     line, _, function = frame.partition(" ")
     return f"{function} ({line})" if function else line
 

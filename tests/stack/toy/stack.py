@@ -13,7 +13,7 @@ from typing import Any
 
 from lockstep import env
 from lockstep.stacks.base import HOST, Arm, Command, Expected, Fault, Folders, Launch, Pins, Request, Stack
-from lockstep.verdict import Kind
+from lockstep.verdict import Kind, Names
 
 TRAIN = Path(__file__).with_name("train.py")
 GROUP = "trainer.world"
@@ -94,7 +94,7 @@ FAULTS = (
         "left alone",
         "trainer",
         "a rank that waits in a queue",
-        Expected(Kind.STUCK, GROUP, 1, agreed="save end 1", cause="rank-dependent-control-flow"),
+        Expected(Kind.STUCK, GROUP, 1, agreed="save end 1", cause="blocked-elsewhere"),
         "its peer waits in the next all-reduce",
         {"rank": 1, "step": 2},
     ),
@@ -104,6 +104,7 @@ TOY = Stack(
     main="trainer",
     service="",
     folders=Folders({}, {}),
+    names=Names(),
     check=check,
     prepare=plan,
     plan=plan,

@@ -13,7 +13,8 @@ from lockstep.run.run_lock import mark, new_run, remove
 from lockstep.run.summary_file import Row, read_rows, write_rows
 from lockstep.run.supervise import JobError, Limits, Progress, run_job
 from lockstep.stacks.base import Expected, Fault, Job
-from lockstep.verdict import Kind, Verdict, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind, Verdict
 
 SIZES = {"steps": 3, "eval_steps": 2, "save_steps": 3}
 """Three steps, an evaluation after the second and at the end, a checkpoint at the end."""

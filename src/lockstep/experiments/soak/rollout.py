@@ -77,7 +77,12 @@ class Rollout:
         for loss in lost:
             raise RolloutError(f"the {loss.label or 'worker'} (pid {loss.pid}) ended: {self._why()}")
         self._check_alive()
-        return judge(self._tail.ledgers, settle_s=self._limits.settle_s, now=self._tail.now())
+        return judge(
+            self._tail.ledgers,
+            settle_s=self._limits.settle_s,
+            now=self._tail.now(),
+            names=self._spec.stack.names,
+        )
 
     def await_counted(self) -> None:
         """Returns when the groups in which the engines keep step have counted. Raises RolloutError when they

@@ -16,7 +16,8 @@ from lockstep.run.run_lock import new_run
 from lockstep.run.summary_file import write_rows
 from lockstep.run.supervise import JobError, Limits, Outcome, Progress, run_job
 from lockstep.stacks.base import Arm, Job
-from lockstep.verdict import Kind, judge
+from lockstep.stacks.judging import judge
+from lockstep.verdict import Kind
 
 SUMMARY_FIELDS = ("name", "expected", "as_expected", "ledgers")
 """What every row of the runs' summary.json has."""

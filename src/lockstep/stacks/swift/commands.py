@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lockstep import remedies
-from lockstep.inside.attach import DIRECTORY
+from lockstep.env import FAULT, ROLLOUT_FIRST, ROLLOUT_SERVER, RUN_DIR, WEIGHT_SYNC_PORT
 from lockstep.stacks.base import HOST, Command, Launch, Service
 from lockstep.stacks.swift import plugins
 from lockstep.stacks.swift.compat import CALLBACK, later_swift, place, swift_4
-from lockstep.stacks.swift.inside import cpu, faults, group_port, rollout
+from lockstep.stacks.swift.inside import cpu, faults
 from lockstep.stacks.swift.spec import Arguments, JobSpec
 
 RING = {"cpu": "1000", "cuda": "2000"}
@@ -108,7 +108,7 @@ def rollout_command(
     else:
         env |= _cuda("rollout", devices, ports.ras_rollout, run_dir)
     if server:
-        env |= {rollout.SERVER: str(server), rollout.FIRST_RANK: str(server * data_parallel)}
+        env |= {ROLLOUT_SERVER: str(server), ROLLOUT_FIRST: str(server * data_parallel)}
     return Command([*_swift("rollout"), *_flags(arguments)], env | spec.rollout_env)
 
 
@@ -145,7 +145,7 @@ def trainer_command(
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(ports.rendezvous),
         "NPROC_PER_NODE": str(len(spec.layout.trainer)),
-        group_port.PORT: ",".join(str(server.weight_sync) for server in servers),
+        WEIGHT_SYNC_PORT: ",".join(str(server.weight_sync) for server in servers),
     }
     if spec.device == "cpu":
         env |= CPU_ONLY | cpu.trainer_environment()
@@ -236,11 +236,11 @@ def _environment(spec: JobSpec, run_dir: Path, base: Mapping[str, str]) -> dict[
     """What the caller has, and what every process of the job needs."""
     env = without_foreign(base)
     if spec.fault is not None:
-        env[faults.FAULT] = faults.encode(spec.fault)
+        env[FAULT] = faults.encode(spec.fault)
     # The trainer asks the rollout by HTTP; a proxy of the caller's would be asked for it.
     direct = ",".join(filter(None, [HOST, "localhost", env.get("no_proxy") or env.get("NO_PROXY")]))
     return env | {
-        DIRECTORY: str(run_dir),
+        RUN_DIR: str(run_dir),
         "TORCH_FR_BUFFER_SIZE": RING[spec.device],
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
         "HF_HUB_OFFLINE": "1",

@@ -21,6 +21,7 @@ from lockstep.stacks.swift.gpu import (
     pretended_gpus,
     rollout_layout,
 )
+from lockstep.stacks.swift.names import NAMES
 from lockstep.stacks.swift.pins import PINS, check_stack, complete_cpu_build
 from lockstep.stacks.swift.remedied import cured
 from lockstep.stacks.swift.spec import JobSpec, Layout, cpu_job
@@ -126,6 +127,7 @@ STACK = Stack(
     main="trainer",
     service="rollout",
     folders=FOLDERS,
+    names=NAMES,
     check=check,
     prepare=prepare,
     plan=plan,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from lockstep.env import RUN_DIR
+
 LOOK_S = 0.001
 
 
@@ -60,7 +62,7 @@ class FromOutside(threading.Thread):
             return None
         try:
             process = psutil.Process(json.loads(path.read_text().partition("\n")[0])["pid"])
-            ours = process.environ().get("LOCKSTEP_RUN_DIR") == str(self._ledgers.parent)
+            ours = process.environ().get(RUN_DIR) == str(self._ledgers.parent)
         except (psutil.Error, json.JSONDecodeError):
             return None
         return process if ours else None

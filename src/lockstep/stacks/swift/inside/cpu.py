@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from lockstep.env import CPU
 from lockstep.inside.hooks import replace, wrap
 from lockstep.stacks.swift.compat import OWN_RANK, place, swift_4
-
-DEVICES = "LOCKSTEP_CPU"
-"""Environment variable: how many devices a CPU-only rollout pretends to have. Its presence means: no GPU."""
 
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """Environment variable of vLLM's CPU build: a set of cores for each engine."""
@@ -29,7 +27,7 @@ def rollout_environment(data_parallel: int, tensor_parallel: int, *, first: int 
     cores = sorted(os.sched_getaffinity(0))
     engines = data_parallel * tensor_parallel
     env = {
-        DEVICES: str(engines),
+        CPU: str(engines),
         CORES: "|".join(str(cores[(first + i) % len(cores)]) for i in range(engines)),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "TORCHDYNAMO_DISABLE": "1",
@@ -42,7 +40,7 @@ def rollout_environment(data_parallel: int, tensor_parallel: int, *, first: int 
 
 def trainer_environment() -> dict[str, str]:
     """DeepSpeed's accelerator, and one thread a rank: the ranks and the engines share the cores."""
-    return {DEVICES: "0", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+    return {CPU: "0", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
 
 
 def apply_rollout() -> None:
@@ -76,7 +74,7 @@ def _once(*patches: Any) -> None:
 
 def _device_count() -> None:
     """ms-swift 3.10.3 refuses a rollout whose data parallel size exceeds the number of GPUs."""
-    replace(place("device count"), lambda: int(os.environ[DEVICES]))
+    replace(place("device count"), lambda: int(os.environ[CPU]))
 
 
 def _whole_prefill() -> None:

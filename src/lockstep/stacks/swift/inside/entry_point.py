@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
+from lockstep.env import RUN_DIR
+
 
 def register() -> None:
     """Prepare trainer rank 0 of a run; do nothing in any other process.
@@ -19,7 +21,7 @@ def register() -> None:
     What is raised here makes `import torch` fail. So nothing is, but in a run's own trainer where Lockstep
     does not find what it needs (HookError): the run has to fail then, and to say why.
     """
-    if "LOCKSTEP_RUN_DIR" not in os.environ:
+    if RUN_DIR not in os.environ:
         return
     program = next(iter(getattr(sys, "argv", None) or ()), "")
     if os.path.basename(str(program)) != "rlhf.py":  # noqa: PTH119 - pathlib is not there yet, and costs
@@ -38,9 +40,10 @@ def register() -> None:
 
 
 def _prepare_client() -> None:
+    from lockstep.env import CPU
     from lockstep.stacks.swift.inside import cpu, group_port, trainer
 
-    if os.environ.get(cpu.DEVICES):
+    if os.environ.get(CPU):
         cpu.apply_client()
     group_port.choose_group_port()
     trainer.watch_client()

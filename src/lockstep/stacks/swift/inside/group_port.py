@@ -9,17 +9,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from lockstep.env import WEIGHT_SYNC_PORT
 from lockstep.inside.hooks import wrap
 from lockstep.stacks.swift.compat import place
 
-PORT = "LOCKSTEP_WEIGHT_SYNC_PORT"
-"""Environment variable: the port, or one for each rollout server with commas between; ms-swift's own default
-when it is not set.
-"""
-
 
 def choose_group_port() -> None:
-    port = os.environ.get(PORT)
+    port = os.environ.get(WEIGHT_SYNC_PORT)
     if not port:
         return
 

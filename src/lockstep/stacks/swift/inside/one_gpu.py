@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from lockstep.env import ONE_GPU
 from lockstep.inside.hooks import replace, wrap
 from lockstep.stacks.swift.compat import place
 
-ENGINES = "LOCKSTEP_ONE_GPU"
-"""Environment variable: how many engines share the GPU. Its presence means that they do."""
 MEMORY = 0.3
 """Share of the GPU's memory that each engine may take."""
 
@@ -21,7 +20,7 @@ MEMORY = 0.3
 def rollout_environment(engines: int) -> dict[str, str]:
     """Ranks agree on the CPU, and vLLM's own communicator, made at the start, finds no library."""
     return {
-        ENGINES: str(engines),
+        ONE_GPU: str(engines),
         "VLLM_DISABLE_NCCL_FOR_DP_SYNCHRONIZATION": "1",
         "VLLM_NCCL_SO_PATH": "/nowhere/libnccl.so.2",
     }
@@ -36,5 +35,5 @@ def apply_rollout() -> None:
         return original(*args, **kwargs)
 
     # ms-swift 3.10.3 refuses a rollout whose data parallel size exceeds the number of GPUs.
-    replace(place("device count"), lambda: int(os.environ[ENGINES]))
+    replace(place("device count"), lambda: int(os.environ[ONE_GPU]))
     wrap(f"{place('rollout')}:SwiftRolloutDeploy.get_infer_engine", get_infer_engine)

@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lockstep.inside.attach import attach, current
+from lockstep.env import CPU, ROLLOUT_FIRST, ROLLOUT_RANK, ROLLOUT_SERVER
+from lockstep.inside.attach import current
 from lockstep.inside.hooks import wrap
 from lockstep.inside.recorder import Probe
 from lockstep.stacks.swift.compat import OWN_RANK, place
+from lockstep.stacks.swift.inside.recorded import attach
 from lockstep.stacks.swift.inside.weight_sync import count_weight_sync
 
 ENGINE = place("engine")
-WORKER_RANK = "LOCKSTEP_ROLLOUT_RANK"
-"""Environment variable: tells an engine core, a child of the worker, its data-parallel rank."""
-SERVER, FIRST_RANK = "LOCKSTEP_ROLLOUT_SERVER", "LOCKSTEP_ROLLOUT_FIRST"
-"""Environment variables: which rollout server this is, and its first data-parallel rank; 0 if not set."""
 
 
 def captures_graphs() -> bool:
     """Whether an engine in this process captures CUDA graphs before it serves."""
-    return not os.environ.get("LOCKSTEP_CPU")
+    return not os.environ.get(CPU)
 
 
 def watch_server() -> None:
-    attach("rollout", "server", int(os.environ.get(SERVER, "0")))
+    attach("rollout", "server", int(os.environ.get(ROLLOUT_SERVER, "0")))
 
 
 def watch_weights(probe: Probe) -> None:
@@ -36,7 +34,7 @@ def watch_weights(probe: Probe) -> None:
         probe.boundary("weight sync end")
         return result
 
-    count_weight_sync(probe, "rollout", int(os.environ.get(SERVER, "0")))
+    count_weight_sync(probe, "rollout", int(os.environ.get(ROLLOUT_SERVER, "0")))
     wrap(f"{place('rollout')}:WeightSyncWorkerExtension.update_flattened_params", sync)
 
 
@@ -44,8 +42,8 @@ def watch_worker() -> None:
     """Attaches the probe when this worker makes its engine: only then does it know its data-parallel rank."""
 
     def make(original: Any, *args: Any, **kwargs: Any) -> Any:
-        rank = int(os.environ.get(FIRST_RANK, "0")) + int(_own_rank())
-        os.environ[WORKER_RANK] = str(rank)
+        rank = int(os.environ.get(ROLLOUT_FIRST, "0")) + int(_own_rank())
+        os.environ[ROLLOUT_RANK] = str(rank)
         probe = attach("rollout", "worker", rank)
         if probe is None or os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
             return original(*args, **kwargs)

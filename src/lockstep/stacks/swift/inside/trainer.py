@@ -9,11 +9,12 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from lockstep.inside.attach import attach, current
+from lockstep.inside.attach import current
 from lockstep.inside.hooks import find, wrap
 from lockstep.inside.recorder import Probe
 from lockstep.inside.signal_flush import before_signals
 from lockstep.stacks.swift.compat import CALLBACK, place
+from lockstep.stacks.swift.inside.recorded import attach
 from lockstep.stacks.swift.inside.weight_sync import count_weight_sync
 
 

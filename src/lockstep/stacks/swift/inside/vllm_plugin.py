@@ -16,26 +16,26 @@ import multiprocessing
 import os
 from typing import Any
 
+from lockstep.env import CPU, ROLLOUT_RANK, RUN_DIR
+
 CORE = "vllm.v1.engine.core"
 WORKER = "vllm.v1.worker.gpu_worker"
 
 
 def register() -> None:
     """Prepares this process for the job; does nothing when no job asked for it."""
-    if os.environ.get("LOCKSTEP_CPU"):
+    if os.environ.get(CPU):
         from lockstep.stacks.swift.inside import cpu
 
         cpu.apply_rollout()
-    from lockstep.inside.attach import DIRECTORY
-
-    if os.environ.get(DIRECTORY) and _role() is not None:
+    if os.environ.get(RUN_DIR) and _role() is not None:
         _watch_engine()
 
 
 def _role() -> tuple[str, int] | None:
     """vLLM names its processes: `EngineCore_DP0`, `VllmWorker-0`."""
     name = multiprocessing.current_process().name
-    dp_rank = int(os.environ.get("LOCKSTEP_ROLLOUT_RANK", "0"))
+    dp_rank = int(os.environ.get(ROLLOUT_RANK, "0"))
     if name.startswith("EngineCore"):
         tail = name.rpartition("_DP")[2]
         # One worker has all engine cores behind it when the engine is asynchronous; a core that is no part of
@@ -49,10 +49,10 @@ def _role() -> tuple[str, int] | None:
 
 
 def _watch_engine() -> None:
-    from lockstep.inside.attach import attach
     from lockstep.inside.group_names import Group
     from lockstep.inside.hooks import after_import, wrap
     from lockstep.inside.signal_flush import before_abort
+    from lockstep.stacks.swift.inside.recorded import attach
     from lockstep.stacks.swift.inside.rollout import captures_graphs, watch_weights
 
     role = _role()

@@ -13,14 +13,15 @@ import os
 import sys
 from pathlib import Path
 
+from lockstep.env import CPU, ONE_GPU
 from lockstep.stacks.swift.inside import cpu, faults, one_gpu, rollout
 
 
 def _install() -> None:
     trains = Path(sys.argv[0]).stem == "rlhf"
-    if os.environ.get(cpu.DEVICES):
+    if os.environ.get(CPU):
         (cpu.apply_trainer if trains else cpu.apply_rollout)()
-    if not trains and os.environ.get(one_gpu.ENGINES):
+    if not trains and os.environ.get(ONE_GPU):
         one_gpu.apply_rollout()
     if trains:
         from lockstep.stacks.swift.inside import trainer

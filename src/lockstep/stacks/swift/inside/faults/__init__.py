@@ -13,7 +13,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-FAULT = "LOCKSTEP_FAULT"
+from lockstep.env import FAULT
 
 RANK, WORKER = ("trainer", "rank"), ("rollout", "worker")
 

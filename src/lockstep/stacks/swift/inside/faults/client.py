@@ -9,9 +9,10 @@ import os
 import time
 from typing import Any
 
+from lockstep.env import ROLLOUT_RANK
 from lockstep.inside.hooks import wrap
 from lockstep.stacks.swift.inside.faults import tell
-from lockstep.stacks.swift.inside.rollout import ENGINE, WORKER_RANK
+from lockstep.stacks.swift.inside.rollout import ENGINE
 
 
 def gives_up(rank: int, generation: int, after_s: float, late_s: float) -> None:
@@ -38,7 +39,7 @@ def answers_late(rank: int, generation: int, after_s: float, late_s: float) -> N
     def infer(original: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal begun
         begun += 1
-        if begun == generation and int(os.environ.get(WORKER_RANK, "-1")) == rank:
+        if begun == generation and int(os.environ.get(ROLLOUT_RANK, "-1")) == rank:
             tell(f"rank {rank}'s worker begins generation {generation} {late_s} s late")
             time.sleep(late_s)
         return original(*args, **kwargs)

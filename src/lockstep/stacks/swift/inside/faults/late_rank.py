@@ -11,6 +11,7 @@ import os
 import time
 from typing import Any
 
+from lockstep.env import ROLLOUT_RANK
 from lockstep.inside.hooks import wrap
 from lockstep.stacks.swift.compat import place
 from lockstep.stacks.swift.inside.rollout import ENGINE
@@ -29,7 +30,7 @@ def arm(rank: int, generation: int, seconds: float) -> None:
 
     def add(original: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal added
-        if added == 1 and begun == generation and int(os.environ.get("LOCKSTEP_ROLLOUT_RANK", "-1")) == rank:
+        if added == 1 and begun == generation and int(os.environ.get(ROLLOUT_RANK, "-1")) == rank:
             print(
                 f"lockstep: late rank: pausing {seconds} s before the second request of generation {begun}",
                 flush=True,

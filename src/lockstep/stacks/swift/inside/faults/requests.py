@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lockstep.env import ROLLOUT_RANK
 from lockstep.inside.hooks import wrap
 from lockstep.stacks.swift.inside.faults import tell
-from lockstep.stacks.swift.inside.rollout import ENGINE, WORKER_RANK
+from lockstep.stacks.swift.inside.rollout import ENGINE
 
 
 def broken_image(rank: int, generation: int) -> None:
@@ -53,7 +54,7 @@ def slow_images(rank: int, generation: int, seconds: float) -> None:
         return original(*args, **kwargs)
 
     def encode(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if begun == generation and int(os.environ.get(WORKER_RANK, "-1")) == rank:
+        if begun == generation and int(os.environ.get(ROLLOUT_RANK, "-1")) == rank:
             tell(f"rank {rank}'s worker takes {seconds} s for a request of generation {generation}")
             time.sleep(seconds)
         return original(*args, **kwargs)
@@ -68,7 +69,7 @@ def _first_request(rank: int, generation: int, what: str, damage: Callable[[Any]
     def infer(original: Any, self: Any, infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal begun
         begun += 1
-        if begun == generation and int(os.environ.get(WORKER_RANK, "-1")) == rank:
+        if begun == generation and int(os.environ.get(ROLLOUT_RANK, "-1")) == rank:
             tell(f"rank {rank}'s worker {what} in generation {generation}")
             damage(infer_requests[0])
         return original(self, infer_requests, *args, **kwargs)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from lockstep.env import ROLLOUT_RANK
 from lockstep.inside.hooks import wrap
 from lockstep.stacks.swift.inside.faults import tell
-from lockstep.stacks.swift.inside.rollout import WORKER_RANK
 
 
 def lost(rank: int, sync: int) -> None:
@@ -23,7 +23,7 @@ def lost(rank: int, sync: int) -> None:
     def collective_rpc(original: Any, self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal begun
         begun += method == "update_flattened_params"
-        if method == "update_flattened_params" and begun == sync and int(os.environ[WORKER_RANK]) == rank:
+        if method == "update_flattened_params" and begun == sync and int(os.environ[ROLLOUT_RANK]) == rank:
             tell(f"rank {rank}'s worker fails in weight sync {sync}")
             raise RuntimeError(f"weight sync {sync} does not reach engine core {rank}")
         return original(self, method, *args, **kwargs)

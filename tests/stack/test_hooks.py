@@ -155,7 +155,7 @@ import json, sys
 sys.argv[0] = {argv!r}
 finders = list(sys.meta_path)
 import torch
-from lockstep.stacks.swift.inside import vllm_plugin
+from lockstep.probe import vllm_plugin
 vllm_plugin.register()
 new = [type(f).__name__ for f in sys.meta_path if f not in finders]
 print(json.dumps([sorted(m for m in sys.modules if m.startswith("lockstep.")), new]))

@@ -154,7 +154,7 @@ def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
 SCRIPT = """
     import os, sys, time
     import torch
-    from lockstep.inside import attach
+    from lockstep.probe import attach
     probe = attach.attach("trainer", "rank", 0)
     assert attach.attach("trainer", "rank", 0) is probe
     print("recorded" if probe else "not recorded", flush=True)

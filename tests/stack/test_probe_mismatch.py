@@ -20,8 +20,8 @@ pytest.importorskip("torch")
 RANK = """
 import os, sys, time
 import torch, torch.distributed as dist
-from lockstep.inside.attach import attach
-from lockstep.inside.signal_flush import before_signals
+from lockstep.probe.attach import attach
+from lockstep.probe.last_words import before_signals
 
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)

@@ -20,8 +20,8 @@ SLEEPS = (
 """Takes a second to end, as what has processes of its own does."""
 SEARCH = f"""
 from pathlib import Path
-from lockstep.experiments.bisect import command, environment, probe
-from lockstep.experiments.bisect.probe import Question
+from lockstep.bisect import command, environment, probe
+from lockstep.bisect.probe import Question
 python = Path("python")
 python.write_text('''#!/bin/sh\\nexec {sys.executable} -c "{SLEEPS}"\\n''')
 python.chmod(0o700)

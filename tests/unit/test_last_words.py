@@ -12,7 +12,7 @@ import pytest
 
 SCRIPT = """
 import ctypes, os, signal, sys, threading, time
-from lockstep.inside.signal_flush import before_signals
+from lockstep.probe.last_words import before_signals
 
 def close(by):
     with open(sys.argv[1], "a") as file:

@@ -174,7 +174,7 @@ def test_lines_are_whole_and_in_utf_8(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from lockstep.inside.writer import LedgerWriter
+from lockstep.probe.writer import LedgerWriter
 writer = LedgerWriter(Path(sys.argv[1]), "trainer-rank-0-1")
 writer.write({"k": "end", "t": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (40, resource.RLIM_INFINITY))

@@ -16,7 +16,7 @@ from lockstep.inside.group_names import Group
 
 SCRIPT = """
 import fcntl, os, sys, threading, time
-from lockstep.inside.main_thread import MainThread
+from lockstep.probe.where import MainThread
 
 def look():
     time.sleep(0.3)
@@ -55,7 +55,7 @@ def test_a_wrapped_call_is_issued_by_its_caller_and_not_by_the_wrapper(
 
 STARVED = """
 import hashlib, os, threading
-from lockstep.inside.main_thread import MainThread
+from lockstep.probe.where import MainThread
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 main = MainThread()

@@ -35,7 +35,7 @@ SLEEP = [PY, "-S", "-c", "import time; time.sleep(600)"]
 RUNNER = """
 import os, signal, sys, time
 from pathlib import Path
-from lockstep.run.process_tree import ProcessTree, terminate_as_exit
+from lockstep.job.processes import ProcessTree, terminate_as_exit
 # As in a terminal, also where the tests themselves run under nohup or in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

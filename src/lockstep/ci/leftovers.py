@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.guard import guarded
+
 MARK = b"LOCKSTEP_RUN_DIR="
 """Every process of a job has this variable (`lockstep.stacks.swift.commands`)."""
 LOCK = ".lock"
@@ -117,4 +119,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    guarded(lambda: main(sys.argv[1:]))

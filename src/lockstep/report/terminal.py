@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from lockstep.report.console import Console
+from lockstep.report.safe_text import markup as escape
 from lockstep.verdict import Kind, RankView, Verdict
 
 _COLOURS = {
@@ -23,7 +23,7 @@ _RANKS_SHOWN = 32
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
     """Writes the verdict to the console, standard output unless told otherwise."""
-    console = console or Console(highlight=False)
+    console = console or Console(markup=True)
     colour = _COLOURS[verdict.kind]
     console.print(f"[bold {colour}]{verdict.kind.value}[/]  {escape(verdict.sentence)}")
     if verdict.ranks:
@@ -54,7 +54,7 @@ def render(verdict: Verdict, width: int = 110, color: bool = False) -> str:
     system = "standard" if color else None
     print_verdict(
         verdict,
-        Console(file=out, width=width, force_terminal=color, color_system=system, highlight=False),  # type: ignore[arg-type]
+        Console(file=out, width=width, force_terminal=color, color_system=system, markup=True),
     )
     return out.getvalue()
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from rich.console import Console
-from rich.markup import escape
 
 from lockstep import devices
 from lockstep.experiments.stress.dry_run import show_commands
@@ -16,6 +14,7 @@ from lockstep.experiments.stress.scenarios import SUMMARY_FIELDS, Arm, Result, r
 from lockstep.experiments.stress.summary import show_result, show_summary
 from lockstep.fixtures.checkpoint import CheckpointError, checkpoint_path, ensure_checkpoint
 from lockstep.fixtures.shapes import DatasetError, check_dataset
+from lockstep.report.console import Console
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home, left_text
@@ -33,6 +32,9 @@ from lockstep.stacks.swift.pins import StackError, check_stack, complete_cpu_bui
 from lockstep.stacks.swift.spec import JobSpec, Layout, cpu_job
 
 DATASETS = Path("datasets/shapes")
+PATTERN = re.compile(r"[*?\[\]]|\$[\w{]|::")
+"""What the package `datasets` takes in the path of a file for a pattern, a variable, or a chain of file
+systems."""
 CHOICE_LEFT = GpuOptions()
 LOG_WIDTH = 110
 """Characters a line where nobody's terminal sets it."""
@@ -92,7 +94,6 @@ def run(
             line.close()
         console.print(
             f"stopped: every process of the job has been ended; what was recorded is in {out}",
-            highlight=False,
         )
         raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from stop
     show_summary(console, results, out / "summary.json")
@@ -102,7 +103,7 @@ def run(
 def tell_left(console: Console, left: list[Path]) -> None:
     """Says which folders an older Lockstep may have left, if any."""
     if text := left_text(left):
-        console.print(escape(text), style="dim", highlight=False)
+        console.print(text, style="dim")
 
 
 def dry_run(
@@ -133,6 +134,11 @@ def prepare(
     that are wanted `instead`), the data, the model, room on the disk. Before all that the names of the arms
     that will be chosen of it, `only`, are checked. Raises SetupError."""
     _check_choice(device, options, only)
+    if found := PATTERN.search(str(DATASETS.resolve())):
+        raise SetupError(
+            f"{DATASETS.resolve()}: the job cannot read its data there: the package `datasets` does not take "
+            f"{found[0]!r} for a part of a name; move the checkout"
+        )
     try:
         layout = gpu_layout(devices.find_gpus(), options) if device == "cuda" else None
         check_stack(device, instead=instead)

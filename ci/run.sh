@@ -5,7 +5,13 @@ set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 lock="${LOCKSTEP_LOCK:-/tmp/lockstep-gpus.lock}"
-exec 9>>"$lock"
+# Opened to read, so that a file which another user has made will do, also in /tmp; made only where there is nothing, not even a link.
+(umask 022; set -o noclobber; : >"$lock") 2>/dev/null || true
+if [[ ! -f $lock || ! -r $lock ]]; then
+    echo "$lock: expected a file that this user can read; LOCKSTEP_LOCK names another one" >&2
+    exit 2
+fi
+exec 9<"$lock"
 flock --wait "${LOCKSTEP_LOCK_WAIT:-60}" 9 || {
     echo "another run on this host holds $lock" >&2
     exit 3

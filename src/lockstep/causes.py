@@ -100,8 +100,8 @@ completed a number in which another still waits; or two groups each lack a rank 
         "blocked-elsewhere",
         "a rank waits for a lock, a pipe, a socket or a queue, while its peers wait for it in a collective",
         (do.LOOK_AT_WHAT_IT_WAITS_FOR, do.RECORD_COLLECTIVES),
-        about="""Nothing shows that the rank took another path: it passed the same boundaries and issued the same
-collectives as its peers, and then waits for something that is no rank. Found by `run` and `verify` from
+        about="""Nothing shows that the rank took another path: it passed the same boundaries and issued the
+same collectives as its peers, and then waits for something that is no rank. Found by `run` and `verify` from
 ledgers, in which the rank's main thread says what it waits for and in which line.""",
     ),
     Cause(

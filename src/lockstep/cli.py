@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
-import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperCommand
+
+from lockstep.guard import FORESEEN, INTERRUPTED, UNFORESEEN, guarded
+from lockstep.report.safe_text import json_text, one_line
 
 app = typer.Typer(
     help="Do all ranks of a reinforcement learning job issue the same collectives?",
+    epilog="Exit code 70, in every command: an error of Lockstep's own, which is no verdict.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 EXIT_CODES = {"in step": 0, "diverged": 1, "stuck": 1, "stalled": 3, "incomplete": 4}
-USAGE = 2
 STOP_GIT = 128
 """`git bisect run` stops at this and above: what is wrong is no commit's fault."""
-
-
-class _StopsGit(TyperCommand):
-    """A command whose wrong usage ends with 128, as `git bisect run` takes 2 for a bad commit."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().make_context(*args, **kwargs)
-        except Exception as error:
-            if getattr(error, "exit_code", None) == USAGE:
-                error.exit_code = STOP_GIT  # type: ignore[attr-defined]
-            raise
-
-    def invoke(self, ctx: Any) -> Any:
-        """An error that nobody foresaw ends with 128 as well: 1 would be a bad commit."""
-        try:
-            return super().invoke(ctx)
-        except typer.Abort:
-            raise
-        except Exception as error:
-            if hasattr(error, "exit_code"):  # one of typer's own
-                raise
-            traceback.print_exc()
-            raise typer.Exit(STOP_GIT) from error
+FOR_GIT = "probe-release"
+"""The command that git runs."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -90,7 +70,7 @@ def verify(
     if as_json:
         from lockstep.report import to_json
 
-        print(json.dumps(to_json(verdict), indent=2))
+        print(json_text(to_json(verdict)))
     else:
         from lockstep.report.terminal import print_verdict
 
@@ -210,6 +190,8 @@ def diagnose(
     """
     from lockstep import diagnose as room
 
+    if "-" in paths and sys.stdin is None:
+        _fail("standard input is closed: expected a log on it")
     try:
         found = room.diagnose(paths)
     except room.InputError as error:
@@ -217,7 +199,7 @@ def diagnose(
     from lockstep.diagnose import render
 
     if as_json:
-        print(json.dumps(render.to_json(found), indent=2))
+        print(json_text(render.to_json(found)))
     else:
         render.print_diagnosis(found)
     raise typer.Exit({None: 3, "unknown": 1}.get(found.cause, 0))
@@ -362,7 +344,7 @@ def dumps(
     if as_json:
         from lockstep.report import to_json
 
-        print(json.dumps(to_json(verdict), indent=2))
+        print(json_text(to_json(verdict)))
     else:
         from lockstep.report.terminal import print_verdict
 
@@ -412,7 +394,7 @@ def bisect(
     raise typer.Exit(code)
 
 
-@app.command("probe-release", cls=_StopsGit)
+@app.command(FOR_GIT)
 def probe_release(
     release: Annotated[str | None, typer.Argument(metavar="[RELEASE]", help="Such as 3.12.0.")] = None,
     package: Annotated[
@@ -441,16 +423,40 @@ def probe_release(
         question = Question(package, device, arm, wanted=command.wanted(wanted or []))
         code = command.probe_release(question, release, source, out, fixed=fixed)
     except command.BisectError as error:
-        print(f"lockstep: {error}", file=sys.stderr)
-        raise typer.Exit(STOP_GIT) from error
+        _fail(str(error), STOP_GIT)
     raise typer.Exit(code)
 
 
-def _fail(message: str) -> NoReturn:
-    print(f"lockstep: {message}", file=sys.stderr)
-    raise typer.Exit(USAGE)
+def _fail(message: str, code: int = FORESEEN) -> NoReturn:
+    print(f"lockstep: {one_line(message)}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def run_command(arguments: Sequence[str], usage: int = FORESEEN) -> int:
+    """Runs the command line and returns its exit code, `usage` where it is wrong. What goes wrong otherwise
+    is raised."""
+    # Colours would be spelled out by the safe streams.
+    os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"
+    try:
+        return app(list(arguments), prog_name="lockstep", standalone_mode=False) or 0
+    except typer.Abort as stop:
+        if isinstance(stop.__cause__, EOFError):  # of a file: typer takes it for the end of standard input
+            raise stop.__cause__ from None
+        return INTERRUPTED
+    except Exception as error:
+        say = getattr(error, "format_message", None)
+        if say is None:  # none of typer's own
+            raise
+        context = getattr(error, "ctx", None)
+        if message := say():
+            where = context.command_path if context else "lockstep"
+            print(f"lockstep: {one_line(message).rstrip('.')}. See `{where} --help`", file=sys.stderr)
+        return usage
 
 
 def main() -> None:
     """Entry point of the `lockstep` command."""
-    app()
+    arguments = sys.argv[1:]
+    if arguments[:1] == [FOR_GIT]:
+        guarded(lambda: run_command(arguments, STOP_GIT), foreseen=STOP_GIT, unforeseen=STOP_GIT)
+    guarded(lambda: run_command(arguments), unforeseen=UNFORESEEN)

@@ -1,6 +1,8 @@
 """pytest plugin: the markers of this suite, and a fixture for anyone's tests of a job that writes ledgers.
 
-Loaded by pytest in every environment that has Lockstep, so it imports nothing of the stack and little else.
+Loaded by pytest in every environment that has Lockstep, so it imports nothing of the stack and little else,
+and does nothing to tests without its markers. All names but the fixtures' have the prefix `lockstep`, so that
+markers and options of other projects stay theirs; `-p no:lockstep` goes without it.
 """
 
 from __future__ import annotations
@@ -17,21 +19,23 @@ import pytest
 if TYPE_CHECKING:
     from lockstep.verdict import Verdict
 
+OPTION = "--lockstep-stress-minutes"
 MARKERS = {
-    "gpu": "needs CUDA devices; skipped without them",
-    "slow": "takes longer than a minute",
-    "stress": "runs the whole job, or many rounds of it",
-    "soak": "runs for the time that --stress-minutes gives; skipped without it",
+    "lockstep_gpu": "needs CUDA devices; skipped without them",
+    "lockstep_slow": "takes longer than a minute",
+    "lockstep_stress": "runs the whole job, or many rounds of it",
+    "lockstep_soak": "runs for the time that --lockstep-stress-minutes gives; skipped without it",
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("lockstep").addoption(
-        "--stress-minutes",
+        OPTION,
         type=_minutes,
         default=0.0,
         metavar="N",
-        help="run the tests marked soak, each for N minutes",
+        dest="lockstep_stress_minutes",
+        help="run the tests marked lockstep_soak, each for N minutes",
     )
 
 
@@ -48,11 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("stress_minutes") <= 0:
+    if config.getoption("lockstep_stress_minutes") <= 0:
         for item in items:
-            if item.get_closest_marker("soak"):
-                item.add_marker(pytest.mark.skip(reason="a soak: needs --stress-minutes N"))
-    gpu = [item for item in items if item.get_closest_marker("gpu")]
+            if item.get_closest_marker("lockstep_soak"):
+                item.add_marker(pytest.mark.skip(reason=f"a soak: needs {OPTION} N"))
+    gpu = [item for item in items if item.get_closest_marker("lockstep_gpu")]
     if gpu and not _has_cuda():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
@@ -60,8 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def stress_minutes(pytestconfig: pytest.Config) -> float:
-    """What `--stress-minutes` gives, in minutes; 0 without it."""
-    minutes: float = pytestconfig.getoption("stress_minutes")
+    """What `--lockstep-stress-minutes` gives, in minutes; 0 without it."""
+    minutes: float = pytestconfig.getoption("lockstep_stress_minutes")
     return minutes
 
 

@@ -15,7 +15,7 @@ from lockstep.stacks.swift.gpu import gpu_job, gpu_layout, has_flash_attn
 from lockstep.stacks.swift.pins import check_stack
 from lockstep.stacks.swift.spec import Layout
 
-pytestmark = [pytest.mark.gpu, pytest.mark.stress, pytest.mark.slow]
+pytestmark = [pytest.mark.lockstep_gpu, pytest.mark.lockstep_stress, pytest.mark.lockstep_slow]
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["control", "without the fix", "with the fix", "stopped, without the fix", "stopped, with the fix"]

@@ -42,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
     return tree
 
 
-@pytest.mark.slow
+@pytest.mark.lockstep_slow
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not on PATH")
 def test_a_checkout_that_hangs_is_bad(checkout: Path) -> None:
     shutil.rmtree(OUT, ignore_errors=True)

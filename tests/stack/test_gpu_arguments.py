@@ -89,7 +89,7 @@ def read(spec: JobSpec, run_dir: Path) -> tuple[list[dict[str, Any]], list[list[
     return json.loads(found[6:]), lines
 
 
-@pytest.mark.slow
+@pytest.mark.lockstep_slow
 def test_both_lines_are_read_as_they_are_meant(model: Path, tmp_path: Path) -> None:
     spec = gpu_job(
         "job",

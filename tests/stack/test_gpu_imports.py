@@ -72,7 +72,7 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.lockstep_slow
 def test_every_module_of_the_gpu_job_is_imported() -> None:
     try:
         check_stack("cuda")

@@ -24,7 +24,7 @@ from jobs import ROOT, by_label, leaves_nothing, pid, processes, run, small_job
 from lockstep.record import Ledger, LedgerTail
 from lockstep.verdict import Kind
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress]
+pytestmark = [pytest.mark.lockstep_slow, pytest.mark.lockstep_stress]
 
 RAISES = """
 import os

@@ -13,7 +13,7 @@ from jobs import run, small_job, steps
 
 from lockstep.verdict import Kind
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress]
+pytestmark = [pytest.mark.lockstep_slow, pytest.mark.lockstep_stress]
 
 
 def test_a_resumed_run_goes_on_from_its_checkpoint_and_stays_in_step(model: Path, tmp_path: Path) -> None:

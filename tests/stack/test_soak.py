@@ -27,7 +27,7 @@ from lockstep.stacks.swift.soak import read_prompts
 from lockstep.stacks.swift.spec import cpu_job
 from lockstep.verdict import Kind
 
-pytestmark = pytest.mark.stress
+pytestmark = pytest.mark.lockstep_stress
 
 DATA = jobs.ROOT / "datasets" / "shapes"
 FORCED = Settings(
@@ -113,8 +113,8 @@ def test_with_a_cure_the_same_rounds_come_through(
     assert tally.pauses > 0
 
 
-@pytest.mark.soak
-@pytest.mark.slow
+@pytest.mark.lockstep_soak
+@pytest.mark.lockstep_slow
 @pytest.mark.parametrize("remedy", ["independent ranks", "open wave"])
 def test_a_cure_comes_through_a_soak(model: Path, tmp_path: Path, remedy: str, stress_minutes: float) -> None:
     settings = replace(FORCED, remedy=remedy, pause_rate=8.0, pause_s=0.5, load=1)

@@ -3,11 +3,13 @@ our own."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +168,50 @@ def test_the_preflight_names_processes_of_other_runs(
         preflight.processes(host(tmp_path))
     monkeypatch.setattr(leftovers, "jobs", list)
     assert preflight.processes(host(tmp_path)) == "none of another run"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_lock_that_another_user_made_will_do(tmp_path: Path) -> None:
+    """As in /tmp: a sticky folder, where a file that another user has made cannot be opened to write."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o1777)
+    checkout = place / "checkout"
+    (checkout / "ci").mkdir(parents=True)
+    for name in ("run.sh", "common.sh"):
+        shutil.copy(ROOT / "ci" / name, checkout / "ci" / name)
+    nox = place / "bin" / "nox"
+    nox.parent.mkdir()
+    nox.write_text("#!/bin/sh\necho started\n")
+    nox.chmod(0o755)
+    lock = place / "lock"
+    env = os.environ | {"PATH": f"{nox.parent}:{os.environ['PATH']}", "PYTHON": sys.executable}
+    env |= {"LOCKSTEP_LOCK": str(lock), "LOCKSTEP_LOCK_WAIT": "0"}
+
+    def start(user: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(checkout / "ci" / "run.sh")],
+            env=env, user=user, group=user, extra_groups=[], cwd="/",
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    try:
+        for user in (12345, 12346, 0):
+            done = start(user)
+            assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+        assert lock.stat().st_uid == 12345
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert start(12346).returncode == 3
+        lock.chmod(0o600)
+        done = start(12346)
+        assert done.returncode == 2
+        assert "expected a file that this user can read; LOCKSTEP_LOCK names another one" in done.stderr
+        lock.unlink()
+        lock.symlink_to(place / "elsewhere")
+        assert start(12346).returncode == 2
+        assert not (place / "elsewhere").exists()
+    finally:
+        shutil.rmtree(place)
 
 
 def test_two_runs_do_not_meet_on_a_host(tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ def test_help_tells_the_exit_codes() -> None:
     assert "0 in step, 1 diverged or stuck, 2 wrong usage" in " ".join(done.stdout.split()).replace("│ ", "")
 
 
+def test_help_tells_the_code_of_an_error_of_our_own() -> None:
+    assert "Exit code 70, in every command" in " ".join(lockstep("--help").stdout.split())
+
+
 def test_version_is_that_of_the_installed_package() -> None:
     done = lockstep("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"lockstep {package.__version__}\n", "")

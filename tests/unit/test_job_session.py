@@ -82,6 +82,30 @@ def test_a_broken_line_of_the_data_set_is_named(ready: Path, monkeypatch: pytest
         path.write_text(whole)
 
 
+@pytest.mark.parametrize("name", ["a[x]", "$HOME", "${A}b", "a*", "b?", "c::d"])
+def test_a_checkout_whose_path_is_a_pattern_is_refused_before_anything_else(
+    ready: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for what in ("check_stack", "ensure_checkpoint", "run_arms"):
+        monkeypatch.setattr(session, what, never)
+    checkout = ready / name
+    shutil.copytree(ready / "datasets", checkout / "datasets")
+    monkeypatch.chdir(checkout)
+    for command in (["run"], ["faults"], ["remedies"], ["soak", "--stress-minutes", "1"]):
+        done = CliRunner().invoke(cli.app, command)
+        assert done.exit_code == 2
+        assert done.output.startswith(f"lockstep: {checkout}/datasets/shapes: the job cannot read its data")
+    assert not (checkout / ".lockstep").exists()
+
+
+@pytest.mark.parametrize("name", ["a b", "$", "a$ b", "{x}", "a:b", "проба", "a,b#c"])
+def test_other_names_are_none(ready: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(session, "run_arms", lambda *_: [])
+    shutil.copytree(ready / "datasets", ready / name / "datasets")
+    monkeypatch.chdir(ready / name)
+    assert run(ready / name) == []
+
+
 def test_a_missing_data_set_is_named(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(ready / "datasets")
     with pytest.raises(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from lockstep.audit.model import AuditError
 from lockstep.audit.output import has_hazard, show, to_json
 from lockstep.audit.shell.text import read
 from lockstep.audit.versions import from_file
+from lockstep.report.safe_text import json_text, lines, one_line
 
 
 def audit(
@@ -43,11 +43,17 @@ def audit(
                 "files": [{"file": f.path, "diff": f.diff} for f in fixed if f.diff],
                 "by_hand": left,
             }
-        print(json.dumps(result, indent=2, ensure_ascii=False))
+        print(json_text(result))
     elif fix:
-        sys.stdout.write("".join(f.diff for f in fixed))
+        diff = "".join(f.diff for f in fixed)
+        sys.stdout.write(diff)
+        if lines(diff) != diff:
+            left = [
+                *left,
+                "control characters of the scripts are spelled out: patch may refuse the diff",
+            ]
         for line in left:
-            print(f"lockstep: {line}", file=sys.stderr)
+            print(f"lockstep: {one_line(line)}", file=sys.stderr)
     else:
         show(job, findings)
     return 1 if has_hazard(findings) else 0

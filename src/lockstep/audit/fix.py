@@ -17,6 +17,7 @@ from lockstep.audit.devices import asynchronous, parallel
 from lockstep.audit.job import from_texts
 from lockstep.audit.model import Job, Option, Process, Setting, Word
 from lockstep.audit.shell.text import Layout
+from lockstep.report.safe_text import one_line
 
 _LOCAL = ("0.0.0.0", "localhost", "::", "")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})\Z")
@@ -75,7 +76,7 @@ def _apply(layout: Layout, spans: set[tuple[int, int, str]]) -> str:
 
 
 def _diff(path: str, old: str, new: str) -> str:
-    name = _name(path)
+    name = one_line(_name(path))  # patch asks for the file where that is another name
     lines = unified_diff(_lines(old), _lines(new), fromfile=name, tofile=name)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from lockstep.audit.model import Finding, Job, Severity
 from lockstep.audit.process_facts import sheet
+from lockstep.report.safe_text import one_line
 
 SCHEMA = "lockstep.audit/1"
 _STYLES = {
@@ -48,10 +48,11 @@ def has_hazard(findings: list[Finding]) -> bool:
 
 def show(job: Job, findings: list[Finding]) -> None:
     """Prints the audit for people: conclusion, findings, the processes side by side."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    from lockstep.report.console import Console
+
+    console = Console(soft_wrap=True)
     hazards = [finding for finding in findings if finding.severity is Severity.HAZARD]
     if hazards:
         console.print(
@@ -94,10 +95,13 @@ def _table(job: Job, console: Any) -> None:
     sheets = [sheet(process, job) for process in job.processes]
     table = Table("")
     for s in sheets:
-        table.add_column(Text(f"{s['side']}\n{s['program']}\n{s['file']}:{s['line']}"), overflow="fold")
+        table.add_column(
+            Text("\n".join(map(one_line, (s["side"], s["program"], f"{s['file']}:{s['line']}")))),
+            overflow="fold",
+        )
     for name, cells in _rows(sheets):
         if any(cells):
-            table.add_row(name, *(Text(cell) for cell in cells))
+            table.add_row(one_line(name), *(Text(one_line(cell)) for cell in cells))
     console.print(table, soft_wrap=False)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lockstep.ci.redact import Redactor
+from lockstep.guard import guarded
 
 FILE_MIB = 20
 TOTAL_MIB = 200
@@ -143,4 +144,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    guarded(lambda: main(sys.argv[1:]))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.env import RUN_DIR
+from lockstep.guard import guarded
 
 MARK = f"{RUN_DIR}=".encode()
 """Every process of a job has this variable (`lockstep.stacks.swift.commands`)."""
@@ -119,4 +120,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    guarded(lambda: main(sys.argv[1:]))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from lockstep import devices
 from lockstep.ci import leftovers
+from lockstep.guard import guarded
 
 LEAST_DRIVER = (525, 60, 13)
 """The oldest driver that runs programs of CUDA 12 (CUDA's table of minor version compatibility); torch 2.8.0
@@ -203,4 +204,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    guarded(lambda: main(sys.argv[1:]))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.guard import guarded
 from lockstep.report.junit import junit
 from lockstep.report.page import markdown
 
@@ -49,4 +50,4 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    guarded(lambda: main(sys.argv[1:]))

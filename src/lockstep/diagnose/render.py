@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
 
 from lockstep.diagnose.model import Cause, Diagnosis, Evidence, GroupLine
 from lockstep.diagnose.numeric_checks import ranges
+from lockstep.report.console import Console
+from lockstep.report.safe_text import markup as escape
 
 _RANKS_SHOWN = 16
 _READINGS_SHOWN = 3
@@ -25,7 +25,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
     """Writes it to the console: the conclusion first, then evidence, remedies, and what is open."""
-    out = console or Console(highlight=False, soft_wrap=True)
+    out = console or Console(soft_wrap=True, markup=True)
     colour = "yellow" if diagnosis.cause in (None, "unknown") else "red"
     title = diagnosis.cause or "nothing found"
     out.print(f"[bold {colour}]{title}[/]  {escape(diagnosis.conclusion)}")
@@ -58,7 +58,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
 def render(diagnosis: Diagnosis, width: int = 110) -> str:
     """The same as a string, without colour."""
     out = io.StringIO()
-    print_diagnosis(diagnosis, Console(file=out, width=width, highlight=False, soft_wrap=True))
+    print_diagnosis(diagnosis, Console(file=out, width=width, soft_wrap=True, markup=True))
     return out.getvalue()
 
 

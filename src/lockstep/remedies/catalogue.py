@@ -74,8 +74,8 @@ LESS_MEMORY = Remedy(
 )
 LOOK_AT_WHAT_IT_WAITS_FOR = Remedy(
     "look at what it waits for",
-    "the line that is named: what should release the lock, or write to the pipe, socket or queue? Its stack is "
-    "in the run's evidence/, or by py-spy dump --pid PID; give the wait a timeout",
+    "see the line that is named: what should release the lock, or write to the pipe, socket or queue? "
+    "py-spy dump --pid PID shows its stack; give the wait a timeout",
     "nothing",
 )
 MEND_THE_REQUEST = Remedy(

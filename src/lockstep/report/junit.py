@@ -3,13 +3,11 @@ only."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD]")
-"""What XML 1.0 cannot hold, in words of a log: control characters, colour codes."""
+from lockstep.report.safe_text import lines
 
 
 def junit(rows: Sequence[Mapping[str, Any]], suite: str) -> str:
@@ -17,6 +15,7 @@ def junit(rows: Sequence[Mapping[str, Any]], suite: str) -> str:
 
     A run that reached no verdict is an error, not a failure: nothing was found out.
     """
+    suite = _clean(suite)
     failed = [row for row in rows if not row["as_expected"]]
     errors = [row for row in failed if "verdict" not in row]
     root = Element("testsuites")
@@ -56,4 +55,5 @@ def _seconds(value: float) -> str:
 
 
 def _clean(text: str) -> str:
-    return _NOT_XML.sub("?", text)
+    """What XML 1.0 can hold, and a terminal can show."""
+    return lines(text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockstep.report.safe_text import markdown as markdown_text
+
 COLUMNS = ("run", "fault", "remedy", "verdict", "", "to verdict", "in all")
 
 
@@ -12,9 +14,9 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     """A table of the runs, and below it a sentence for each that did not end as it must."""
     wrong = [row for row in rows if not row["as_expected"]]
     if not rows:
-        return f"## {title}: no run\n"
+        return f"## {markdown_text(title)}: no run\n"
     result = f"{len(wrong)} of {len(rows)} runs did not end as they must"
-    lines = [f"## {title}: {result if wrong else 'all runs ended as they must'}", ""]
+    lines = [f"## {markdown_text(title)}: {result if wrong else 'all runs ended as they must'}", ""]
     lines += [_line(COLUMNS), _line("---" for _ in COLUMNS)]
     for row in rows:
         fault = row["fault"]["name"] if row["fault"] else "none"
@@ -23,7 +25,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str) -> str:
         spent = (f"{row[name]} s" if name in row else "-" for name in ("seconds_to_verdict", "seconds"))
         ended = "as it must" if row["as_expected"] else "**WRONG**"
         lines.append(_line((row["name"], fault, row["remedy"] or "none", verdict + group, ended, *spent)))
-    lines.extend(f"\n**{_cell(row['name'])}**: {_cell(row['wrong'])}" for row in wrong)
+    lines.extend(f"\n**{markdown_text(row['name'])}**: {markdown_text(row['wrong'])}" for row in wrong)
     return "\n".join(lines) + "\n"
 
 
@@ -36,9 +38,4 @@ def _list(ranks: Sequence[int]) -> str:
 
 
 def _line(cells: Any) -> str:
-    return f"| {' | '.join(map(_cell, cells))} |"
-
-
-def _cell(text: str) -> str:
-    """Safe in a table: what a log says is not Markdown."""
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").replace("`", "'").split())
+    return f"| {' | '.join(map(markdown_text, cells))} |"

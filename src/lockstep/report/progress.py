@@ -7,6 +7,8 @@ import sys
 from typing import TextIO
 
 from lockstep.record import Ledger, LedgerTail
+from lockstep.report.safe_text import one_line
+from lockstep.report.streams import plain
 
 EVERY_S = 60.0
 """Where a line cannot be rewritten in place, it is printed again after this time even if nothing was
@@ -21,7 +23,7 @@ class ProgressLine:
 
     def __init__(self, name: str, out: TextIO | None = None) -> None:
         self._name = name
-        self._out = out or sys.stderr
+        self._out = plain(out or sys.stderr)
         self._live = self._out.isatty()
         self._last = ""
         self._last_t = -EVERY_S
@@ -29,7 +31,7 @@ class ProgressLine:
 
     def __call__(self, tail: LedgerTail, age_s: float, healthy: bool) -> None:
         text = describe(tail.ledgers, healthy)
-        line = f"{self._name} {age_s:4.0f} s  {text}"
+        line = one_line(f"{self._name} {age_s:4.0f} s  {text}")
         if self._live:
             self._out.write(f"\r\x1b[K{line[: self._width]}")  # one that wraps could not be rewritten
         elif age_s - self._last_t >= (LEAST_S if text != self._last else EVERY_S):

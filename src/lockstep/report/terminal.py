@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from lockstep.causes import CAUSES
+from lockstep.report.console import Console
+from lockstep.report.safe_text import markup as escape
 from lockstep.verdict import Kind, RankView, Verdict
 
 _COLOURS = {
@@ -24,7 +25,7 @@ _RANKS_SHOWN = 32
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
     """Writes the verdict to the console, standard output unless told otherwise."""
-    console = console or Console(highlight=False)
+    console = console or Console(markup=True)
     colour = _COLOURS[verdict.kind]
     console.print(f"[bold {colour}]{verdict.kind.value}[/]  {escape(verdict.sentence)}")
     if verdict.cause:
@@ -55,11 +56,11 @@ def print_cause(console: Console, verdict: Verdict) -> None:
     """Writes the cause, its sentence and what to do first."""
     cause = CAUSES.get(verdict.cause)
     sentence = f": {cause.sentence}" if cause else ""
-    console.print(f"  cause: {escape(verdict.cause + sentence)}", highlight=False)
+    console.print(Text(f"  cause: {verdict.cause}{sentence}"))
     for text in verdict.evidence:
-        console.print(f"    {escape(text)}", highlight=False)
+        console.print(Text(f"    {text}"))
     if cause and cause.remedies:
-        console.print(f"  do first: {escape(cause.remedies[0].advice)}", highlight=False)
+        console.print(Text(f"  do first: {cause.remedies[0].advice}"))
 
 
 def render(verdict: Verdict, width: int = 110, color: bool = False) -> str:
@@ -68,7 +69,7 @@ def render(verdict: Verdict, width: int = 110, color: bool = False) -> str:
     system = "standard" if color else None
     print_verdict(
         verdict,
-        Console(file=out, width=width, force_terminal=color, color_system=system, highlight=False),  # type: ignore[arg-type]
+        Console(file=out, width=width, force_terminal=color, color_system=system, markup=True),
     )
     return out.getvalue()
 

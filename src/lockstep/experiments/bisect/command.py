@@ -9,14 +9,13 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from rich.console import Console
-from rich.markup import escape
 
 from lockstep.experiments.bisect import checkout, environment, log, releases, table
 from lockstep.experiments.bisect.probe import Question, distribution, probe
 from lockstep.experiments.bisect.search import Mark, conclude, next_release
 from lockstep.experiments.stress.scenarios import SUMMARY_FIELDS
 from lockstep.experiments.stress.session import SetupError, choose_arms, find_stack, tell_left
+from lockstep.report.console import Console
 from lockstep.run.process_tree import terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.summary_file import RowsError, read_rows
@@ -129,9 +128,7 @@ def _search(
         outcomes = {i: known[str(r)] for i, r in enumerate(chosen) if str(r) in known}
         for i, mark in given.items():
             if i in outcomes and table.MARKS[outcomes[i].outcome] is not mark:
-                console.print(
-                    f"{_told(outcomes[i])}, when it was tried; given is {mark.value}", highlight=False
-                )
+                console.print(f"{_told(outcomes[i])}, when it was tried; given is {mark.value}")
         runs = 0
         while True:
             # What the user knows of the ends counts more than an earlier try.
@@ -149,10 +146,10 @@ def _search(
             log.append(path, one)
             outcomes[number] = one
             runs += 1
-            console.print(_told(one), highlight=False)
+            console.print(_told(one))
         found = conclude(len(chosen), marks)
         said = table.sentence([str(release) for release in chosen], found, marks)
-        console.print(f"of {len(chosen)} releases {runs} tried now: {said}", highlight=False)
+        console.print(f"of {len(chosen)} releases {runs} tried now: {said}")
         if page is not None:
             ends = [_given(question, str(chosen[i]), mark) for i, mark in given.items()]
             table.write_page(log.read(path), page, question.steps, ends)
@@ -186,7 +183,7 @@ def probe_release(
             log.append(out / "log.jsonl", one)
     except (releases.ReleaseError, environment.ToolError, OSError) as error:
         raise BisectError(str(error)) from error
-    _console().print(_told(one), highlight=False)
+    _console().print(_told(one))
     code = CODES[one.outcome]
     return 1 - code if fixed and code < 2 else code
 
@@ -205,12 +202,12 @@ def _given(question: Question, release: str, mark: Mark) -> log.Try:
 
 
 def _console() -> Console:
-    return Console(soft_wrap=True, emoji=False)  # `:100:` in `x.py:100: y` is no name of an emoji
+    return Console(soft_wrap=True)
 
 
 def _told(one: log.Try) -> str:
     moved = f" (moved: {table.moves(one)})" if table.moves(one) else ""
-    return escape(f"{one.package} {one.release}: {one.outcome}: {one.reason}{moved}")
+    return f"{one.package} {one.release}: {one.outcome}: {one.reason}{moved}"
 
 
 def _choose(question: Question, among: Range) -> tuple[list[Version], dict[int, Mark]]:

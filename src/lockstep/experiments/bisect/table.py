@@ -10,6 +10,7 @@ from packaging.version import Version
 from lockstep import stacks
 from lockstep.experiments.bisect.log import Try
 from lockstep.experiments.bisect.search import Found, Mark, conclude
+from lockstep.report.safe_text import markdown
 
 OUTCOMES = {"good": "survives", "bad": "**hangs**", "refuses": "refuses to start", "untestable": "untestable"}
 MARKS = {"good": Mark.GOOD, "bad": Mark.BAD, "refuses": Mark.UNTESTABLE, "untestable": Mark.UNTESTABLE}
@@ -43,7 +44,7 @@ def write_page(tries: Sequence[Try], path: Path, steps: int, given: Sequence[Try
         else "\n## What was not run\n\nAny release that is in no table"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(parts) + ".\n")
+    path.write_text("".join(parts) + ".\n", encoding="utf-8")
 
 
 def outline(tries: Iterable[Try]) -> str:
@@ -96,8 +97,8 @@ def _section(tries: Sequence[Try]) -> str:
     ]
     for one in rows:
         run = f"{one.seconds:.0f} s" if one.seconds else ""
-        why = one.reason.replace("|", "\\|").replace("\n", " ")
-        lines.append(f"| {one.release} | {OUTCOMES[one.outcome]} | {why} | {moves(one)} | {run} |\n")
+        release, why, moved = map(markdown, (one.release, one.reason, moves(one)))
+        lines.append(f"| {release} | {OUTCOMES[one.outcome]} | {why} | {moved} | {run} |\n")
     return "".join(lines)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from lockstep.experiments.faults.matrix import judge_again, known_rows, run_matrix
 from lockstep.experiments.faults.page import write_page
 from lockstep.experiments.stress.session import SetupError, find_stack, prepare, tell_left
 from lockstep.record import LedgerError
+from lockstep.report.console import Console
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
@@ -49,15 +47,15 @@ def run(
             line.close()
         right = "as expected" if not row["wrong"] else f"NOT as expected: {row['wrong']}"
         text = f"{fault.name}: {row['verdict']}, {right}. {row.get('sentence', '')}"
-        console.print(escape(text), highlight=False)
+        console.print(text)
         if row.get("cause"):
-            console.print(escape(f"  cause: {'; '.join((row['cause'], *row['evidence']))}"), highlight=False)
+            console.print(f"  cause: {'; '.join((row['cause'], *row['evidence']))}")
 
     try:
         if again:
             rows = judge_again(out, chosen, done)
             for name in sorted({fault.name for fault in chosen} - said):
-                console.print(f"{name}: not judged again, there are no ledgers of it", highlight=False)
+                console.print(f"{name}: not judged again, there are no ledgers of it")
         else:
             known_rows(out)  # what is not ours is refused before anything is made
             job = prepare(device, steps=1, out=out, stack=stack)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from lockstep.report.safe_text import markdown
 from lockstep.run.summary_file import Row
 from lockstep.stacks.base import Expected, Fault
 
@@ -33,18 +34,19 @@ def write_page(faults: Sequence[Fault], rows: Sequence[Row], path: Path) -> None
     for fault in faults:
         row = by_name.get(fault.name)
         if row is None or "sentence" not in row:
-            why = f"not run: {row['wrong']}" if row else "not run"
+            why = f"not run: {markdown(row['wrong'])}" if row else "not run"
             table.append(f"| {fault.name} | {fault.side} | - | {_expected(fault.expected)} | {why} | | |")
             continue
-        right = "yes" if not row["wrong"] else f"**no**: {row['wrong']}"
-        names = ", ".join(filter(None, (row["group"], row["named"], _after(row), row["cause"])))
+        right = "yes" if not row["wrong"] else f"**no**: {markdown(row['wrong'])}"
+        names = markdown(", ".join(filter(None, (row["group"], row["named"], _after(row), row["cause"]))))
         seconds = f"{row['seconds_to_verdict']:.1f}"
         table.append(
-            f"| {fault.name} | {fault.side} | {row['verdict']} | {_expected(fault.expected)} "
+            f"| {fault.name} | {fault.side} | {markdown(row['verdict'])} | {_expected(fault.expected)} "
             f"| {right} | {names} | {seconds} |"
         )
         notes.append(_note(fault.name, fault.twin, fault.why, row))
-    path.write_text(_HEAD + "\n".join(table) + "\n\n## What was said\n\n" + "\n".join(notes))
+    text = _HEAD + "\n".join(table) + "\n\n## What was said\n\n" + "\n".join(notes)
+    path.write_text(text, encoding="utf-8")
 
 
 def _expected(expected: Expected) -> str:
@@ -56,11 +58,17 @@ def _after(row: Row) -> str:
 
 
 def _note(name: str, twin: str, why: str, row: Row) -> str:
-    lines = [f"### {name}", "", f"Twin of: {twin}. {why[0].upper()}{why[1:]}.", "", f"> {row['sentence']}"]
+    lines = [
+        f"### {name}",
+        "",
+        f"Twin of: {twin}. {why[0].upper()}{why[1:]}.",
+        "",
+        f"> {markdown(row['sentence'])}",
+    ]
     if row["cause"]:
-        lines += [">", f"> cause: {'; '.join((row['cause'], *row['evidence']))}"]
+        lines += [">", f"> cause: {markdown('; '.join((row['cause'], *row['evidence'])))}"]
     if row["done_from_outside"]:
-        lines += ["", f"From outside: {_times(row['done_from_outside'])}."]
+        lines += ["", f"From outside: {markdown(_times(row['done_from_outside']))}."]
     return "\n".join(lines) + "\n"
 
 

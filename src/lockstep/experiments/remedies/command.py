@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from lockstep.experiments.remedies.page import write_page
 from lockstep.experiments.remedies.runs import FIELDS, run_remedies
 from lockstep.experiments.stress.session import SetupError, find_stack, prepare, tell_left
+from lockstep.report.console import Console
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
@@ -49,7 +47,7 @@ def run(device: str, *, out: Path, only: Sequence[str], page: Path | None, stack
             lines[-1].close()
         right = "as expected" if row["as_expected"] else f"NOT as expected: {row['why']}"
         text = f"{row['remedy']}: {row['outcome']}, {right}. {row.get('sentence', '')}"
-        console.print(escape(text), highlight=False)
+        console.print(text)
 
     chosen = [remedy for remedy in trial.remedies if not only or remedy.name in only]
     try:

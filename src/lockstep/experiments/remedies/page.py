@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.remedies.model import Tried
 from lockstep.remedies.tried import AS_SHIPPED
+from lockstep.report.safe_text import markdown
 
 _HEAD = """# Remedies
 
@@ -42,14 +43,22 @@ def write_page(remedies: Sequence[Tried], rows: Sequence[dict[str, Any]], path: 
             table.append(f"| {name} | {_code(how)} | not run | | | | {gives_up} |")
         else:
             speed = f"{row['against_control']:.2f}" if row["against_control"] else ""
-            outcome = _OUTCOMES.get(row["outcome"], row["outcome"])
-            cells = (name, _code(how), outcome, row["verdict"], _where(row), speed, gives_up)
+            outcome = _OUTCOMES.get(row["outcome"]) or markdown(row["outcome"])
+            cells = (
+                name,
+                _code(how),
+                outcome,
+                markdown(row["verdict"]),
+                markdown(_where(row)),
+                speed,
+                gives_up,
+            )
             table.append(f"| {' | '.join(cells)} |")
         notes += _notes(remedies, name, row)
     text = _HEAD + "\n".join(table) + "\n"
     if notes:
         text += "\n## Notes\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
 
 
 def _code(how: str) -> str:
@@ -69,7 +78,7 @@ def _notes(remedies: Sequence[Tried], name: str, row: dict[str, Any] | None) -> 
     if row is None:
         return notes
     if not row["as_expected"]:
-        notes.append(f"{name}: **not as expected**. {row.get('why') or row.get('sentence', '')}")
+        notes.append(f"{name}: **not as expected**. {markdown(row.get('why') or row.get('sentence', ''))}")
     if name == AS_SHIPPED and row.get("sentence"):
-        notes.append(f"{name}: {row['sentence']}")
+        notes.append(f"{name}: {markdown(row['sentence'])}")
     return notes

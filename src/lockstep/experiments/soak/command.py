@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from lockstep.experiments.soak.arm import Arm, SoakError
 from lockstep.experiments.soak.page import print_table, rate_text, write_page
 from lockstep.experiments.soak.record import Record, RecordError, Tally, check_ours, read, seed_of
@@ -26,6 +23,7 @@ from lockstep.experiments.stress.session import (
 )
 from lockstep.remedies.model import Tried
 from lockstep.remedies.tried import AS_SHIPPED
+from lockstep.report.console import Console
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home
 from lockstep.run.supervise import Limits
@@ -141,7 +139,7 @@ class Teller:
         self._say(f"  {rate_text(record.tally)}")
 
     def _say(self, text: str) -> None:
-        self._console.print(escape(text), highlight=False)
+        self._console.print(text)
 
 
 def _after(minutes: float) -> Callable[[Tally], bool]:

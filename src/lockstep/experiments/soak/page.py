@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from lockstep.experiments.soak.record import Tally
 from lockstep.experiments.soak.rounds import LONGEST_PAUSE_S, Settings
 from lockstep.experiments.soak.statistics import interval
+from lockstep.report.console import Console
+from lockstep.report.safe_text import markdown
 
 _HEAD = """# Soak
 
@@ -31,12 +32,13 @@ plays round N again and again, with the other settings as below.
 
 def write_page(about: str, tallies: Mapping[str, Tally], path: Path) -> None:
     """Writes the page; `tallies` by the names of their records."""
-    rows = "\n".join(f"| {' | '.join(_row(tally))} |" for tally in tallies.values())
+    rows = "\n".join(f"| {' | '.join(map(markdown, _row(tally)))} |" for tally in tallies.values())
     head = " | ".join(_COLUMNS)
     rule = " | ".join(["---", "---", *["---:"] * (len(_COLUMNS) - 2)])
     notes = "\n".join(_note(name, tally) for name, tally in tallies.items())
     path.write_text(
-        f"{_HEAD.format(about=about)}\n| {head} |\n| {rule} |\n{rows}\n\n{_FOOT}\n## Conditions\n\n{notes}"
+        f"{_HEAD.format(about=about)}\n| {head} |\n| {rule} |\n{rows}\n\n{_FOOT}\n## Conditions\n\n{notes}",
+        encoding="utf-8",
     )
 
 
@@ -109,7 +111,8 @@ def _percent(rate: float) -> str:
 
 def _note(name: str, tally: Tally) -> str:
     chosen = tally.settings
-    hosts = ", ".join(tally.hosts)
+    hosts = markdown(", ".join(tally.hosts))
+    name = markdown(name)
     loads = (
         f"load average {min(tally.loads):.1f} to {max(tally.loads):.1f}, "
         f"{sum(tally.loads) / len(tally.loads):.1f} on average"
@@ -130,12 +133,14 @@ def _note(name: str, tally: Tally) -> str:
         )
     if tally.hangs:
         groups = Counter(f"{hang['group']} ({hang['cause']})" for hang in tally.hangs)
-        told = ", ".join(f"{group}: {count}" for group, count in groups.most_common())
+        told = markdown(", ".join(f"{group}: {count}" for group, count in groups.most_common()))
         first = tally.hangs[0]
         numbers = ", ".join(str(hang["n"]) for hang in tally.hangs[:40])
         more = f" and {len(tally.hangs) - 40} more" if len(tally.hangs) > 40 else ""
-        lines.append(f"Hung in {told}. In rounds {numbers}{more}. Round {first['n']}: *{first['text']}*.")
-    lines += [f"Round {failed['n']} failed: {failed['text']}." for failed in tally.failures]
+        lines.append(
+            f"Hung in {told}. In rounds {numbers}{more}. Round {first['n']}: *{markdown(first['text'])}*."
+        )
+    lines += [f"Round {failed['n']} failed: {markdown(failed['text'])}." for failed in tally.failures]
     return "\n".join(lines) + "\n"
 
 

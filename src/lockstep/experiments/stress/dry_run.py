@@ -5,10 +5,13 @@ Of the environments only what Lockstep sets: the rest is the caller's.
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from lockstep.report.safe_text import one_line
 from lockstep.run import scratch
 from lockstep.run.ports import free_ports, release_ports
 from lockstep.stacks.base import HOST, Arm, Command
@@ -44,12 +47,24 @@ def show_commands(arms: Sequence[Arm], out: Path) -> None:
 
 def shell(command: Command) -> str:
     """The command as one would type it: a variable or an argument with its value on each line."""
-    lines = [f"{name}={shlex.quote(value)}" for name, value in command.env.items()]
+    lines = [f"{name}={_quote(value)}" for name, value in command.env.items()]
     program, subcommand, *rest = command.argv
-    lines.append(f"{shlex.quote(program)} {subcommand}")
+    lines.append(f"{_quote(program)} {subcommand}")
     for word in rest:
         if word.startswith("--"):
             lines.append(f"    {word}")
         else:
-            lines[-1] += f" {shlex.quote(word)}"
+            lines[-1] += f" {_quote(word)}"
     return " \\\n".join(lines)
+
+
+def _quote(word: str) -> str:
+    """For a shell, on one line: with control characters spelled as bash reads them."""
+    if one_line(word) == word:
+        return shlex.quote(word)
+    plain = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{re.sub('[^ -~]', _spelled, plain)}'"
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(found[0]))

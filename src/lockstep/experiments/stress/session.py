@@ -7,13 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from lockstep import devices, stacks
 from lockstep.experiments.stress.dry_run import show_commands
 from lockstep.experiments.stress.scenarios import SUMMARY_FIELDS, Result, run_arms
 from lockstep.experiments.stress.summary import show_result, show_summary
+from lockstep.report.console import Console
 from lockstep.report.progress import ProgressLine
 from lockstep.run.process_tree import StartError, terminate_as_exit
 from lockstep.run.run_lock import HomeInUse, home, left_text
@@ -84,7 +82,6 @@ def run(
             line.close()
         console.print(
             f"stopped: every process of the job has been ended; what was recorded is in {out}",
-            highlight=False,
         )
         raise SystemExit(stop.code if isinstance(stop, SystemExit) else INTERRUPTED) from stop
     show_summary(console, results, out / "summary.json")
@@ -99,7 +96,7 @@ def limits(options: Choice) -> Limits:
 def tell_left(console: Console, left: list[Path]) -> None:
     """Says which folders an older Lockstep may have left, if any."""
     if text := left_text(left):
-        console.print(escape(text), style="dim", highlight=False)
+        console.print(text, style="dim")
 
 
 def dry_run(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from lockstep.experiments.stress.scenarios import Result
+from lockstep.report.console import Console
 from lockstep.report.terminal import print_cause
 from lockstep.verdict import Kind
 
@@ -23,19 +23,16 @@ def show_result(console: Console, result: Result) -> None:
     failed = result.outcome is not None and result.outcome.failure
     if result.outcome is not None and not (failed and result.outcome.verdict.kind in _QUIET):
         verdict = result.outcome.verdict
-        console.print(
-            f"[bold]{name}[/bold]: {verdict.kind.value}. {escape(verdict.sentence)}", highlight=False
-        )
+        console.print(Text.assemble((name, "bold"), f": {verdict.kind.value}. {verdict.sentence}"))
         if verdict.cause:
             print_cause(console, verdict)
         for consequence in verdict.consequences:
-            console.print(f"  {escape(consequence)}", style="dim", highlight=False)
+            console.print(Text(f"  {consequence}"), style="dim")
     for remark in result.remarks:
-        console.print(f"[bold]{name}[/bold]: {escape(remark)}", highlight=False)
+        console.print(Text.assemble((name, "bold"), f": {remark}"))
     if result.wrong:
-        console.print(
-            f"[bold]{name}[/bold] [red]did not end as it must[/red]: {escape(result.wrong)}", highlight=False
-        )
+        words = (" did not end as it must", "red")
+        console.print(Text.assemble((name, "bold"), words, f": {result.wrong}"))
 
 
 def show_summary(console: Console, results: Sequence[Result], path: Path) -> None:
@@ -56,4 +53,4 @@ def show_summary(console: Console, results: Sequence[Result], path: Path) -> Non
         )
     console.print()
     console.print(table)
-    console.print(f"details: {path}", style="dim", highlight=False)
+    console.print(Text(f"details: {path}"), style="dim")

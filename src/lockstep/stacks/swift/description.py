@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from lockstep import devices
@@ -29,6 +30,9 @@ from lockstep.stacks.swift.spec import JobSpec, Layout, cpu_job
 DATASETS = Path("datasets/shapes")
 KEYLESS = "qwen3-vl-tiny-<key>"
 """The tiny model's folder in a dry run without transformers."""
+PATTERN = re.compile(r"[*?\[\]]|\$[\w{]|::")
+"""What the package `datasets` takes in the path of a file for a pattern, a variable, or a chain of file
+systems."""
 FOLDERS = Folders(
     private={
         "VLLM_RPC_BASE_PATH": "",
@@ -43,6 +47,11 @@ FOLDERS = Folders(
 
 def check(request: Request) -> None:
     """Raise StackError or DeviceError unless this machine has the devices and the pinned packages."""
+    if found := PATTERN.search(str(DATASETS.resolve())):
+        raise StackError(
+            f"{DATASETS.resolve()}: the job cannot read its data there: the package `datasets` does not take "
+            f"{found[0]!r} for a part of a name; move the checkout"
+        )
     if request.device == "cuda":
         _gpu_layout(request)
     check_stack(request.device, instead=request.instead)

@@ -1,0 +1,89 @@
+"""How every command begins and ends: with safe streams, and with an exit code that is a verdict only where
+there is one. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from lockstep.report.safe_text import one_line
+from lockstep.report.streams import OutputError, make_safe
+
+FORESEEN = 2
+"""Wrong usage, or input and places that cannot be used: what the user can put right."""
+UNFORESEEN = 70
+"""EX_SOFTWARE (sysexits.h): an error of Lockstep's own. 1 would be a verdict."""
+INTERRUPTED = 130
+"""After Ctrl-C, as shells have it."""
+
+_USERS = {
+    getattr(errno, name)
+    for name in (
+        "EACCES", "EPERM", "ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "ELOOP", "ENAMETOOLONG", "ENOSPC",
+        "EDQUOT", "EROFS", "EIO", "EMFILE", "ENFILE", "EFBIG", "ETXTBSY", "ESTALE",
+    )
+}  # fmt: skip
+"""Errors of files that the user, or the machine, can help."""
+
+
+def guarded(
+    command: Callable[[], int | None], *, foreseen: int = FORESEEN, unforeseen: int = UNFORESEEN
+) -> NoReturn:
+    """Runs a command and ends the process with what it returns, or with its SystemExit's code.
+
+    `foreseen` and `unforeseen` are the codes for errors of the two kinds. Whatever cannot be said because
+    standard output is full or closed is an error of the first kind; a reader that has gone is none.
+    """
+    try:
+        make_safe()
+        code = _run(command)
+        sys.stdout.flush()
+    except OutputError as error:
+        code = _say(str(error), foreseen)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except OSError as error:
+        if error.errno in _USERS and error.filename is not None:
+            code = _say(f"{_name(error.filename)}: {error.strerror}", foreseen)
+        else:
+            code = _report(error, unforeseen)
+    except Exception as error:
+        code = _report(error, unforeseen)
+    sys.exit(code)
+
+
+def _run(command: Callable[[], int | None]) -> int:
+    try:
+        return command() or 0
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # click's way; ours are overlooked by the streams
+            raise stop.__context__ from None
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        return _say(str(stop.code), FORESEEN)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"lockstep: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+def _report(error: Exception, code: int) -> int:
+    with contextlib.suppress(MemoryError, RecursionError):
+        traceback.print_exception(error, limit=-30)
+    words = one_line(f"{type(error).__name__}: {error}")[:300]
+    print(
+        f"lockstep: an error that nobody foresaw ({words}); this is no verdict. "
+        "Please report it to Lockstep's issue tracker, with the lines above, the command, and what "
+        "`lockstep --version` says",
+        file=sys.stderr,
+    )
+    return code
+
+
+def _name(path: object) -> str:
+    return path.decode(errors="surrogateescape") if isinstance(path, bytes) else str(path)

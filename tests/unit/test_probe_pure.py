@@ -131,6 +131,17 @@ def test_of_a_wait_whose_record_was_lost_only_the_number_is_told() -> None:
     assert table.waiting(_counts(4, 3), frozenset())[0] == {"g": 0, "seq": 4}
 
 
+def test_what_the_recorder_has_retired_before_the_one_that_waits_counts_as_completed() -> None:
+    """Gloo's number of the last that completed had fallen back to 1."""
+    table, _ = _table(WORLD)
+    table.absorb(_entries((1, 1), (2, 2), (3, 3)), _counts(3, 1))
+    table.pairs(_counts(3, 1))
+    told = table.waiting(_counts(3, 1), frozenset({((0, 0), 1), ((0, 0), 2)}))[0]
+    assert told is not None
+    assert told["seq"] == 3
+    assert table.pairs(_counts(3, 1)) == {"0": [3, 2]}
+
+
 def test_a_counted_group_waits_where_it_was_called() -> None:
     table, lines = _table({})
     counted = Counted(Group("weight-sync", "", "none", (0, 1), 0))

@@ -271,8 +271,10 @@ class GroupTable:
             issued, completed = tracked.keys(counts)
             calls = [call for call in tracked.open if completed < call.key <= issued]
             over = [tracked.pg is not None and (tracked.pg, call.key) in retired for call in calls]
-            if calls and all(over):
-                tracked.over = calls[-1].key
+            for call, done in zip(calls, over, strict=True):
+                if not done:
+                    break
+                tracked.over = call.key
             for call in (call for call, done in zip(calls, over, strict=True) if not done):
                 known = {"g": tracked.g, "seq": call.seq, "op": call.op, "dtype": call.dtype, "n": call.n}
                 if tracked.counter is not None:

@@ -13,8 +13,8 @@ pytest.importorskip("swift")
 BODY = """
 import os
 from lockstep import one_gpu
-from lockstep.probe.hooks import find, replace
-from lockstep.probe.places import place
+from lockstep.inside.hooks import find, replace
+from lockstep.stacks.swift.compat import place
 
 where = f"{place('rollout')}:SwiftRolloutDeploy.get_infer_engine"
 replace(where, staticmethod(lambda *args: os.environ["VLLM_DP_RANK_LOCAL"]))

@@ -24,8 +24,8 @@ from pathlib import Path
 
 def register():
     from lockstep.stacks.swift.inside import vllm_plugin
-    from lockstep.probe.flight import FlightRecorder
-    from lockstep.probe.hooks import wrap
+    from lockstep.inside.flight_recorder import FlightRecorder
+    from lockstep.inside.hooks import wrap
 
     if vllm_plugin._role() is None:
         return

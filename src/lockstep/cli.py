@@ -80,7 +80,7 @@ def verify(
 
 @app.command()
 def run(
-    device: Annotated[str, typer.Option(help="cpu: on any machine; cuda: on 4 or more GPUs.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu: on any machine; cuda: on 3 or more GPUs.")] = "cpu",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of each run.")] = 8,
     out: Annotated[
         Path | None,
@@ -276,7 +276,7 @@ def remedy(
 @app.command()
 def soak(
     stress_minutes: Annotated[float, typer.Option(help="For all remedies together, in minutes.")],
-    device: Annotated[str, typer.Option(help="cpu: on any machine; cuda: on 4 or more GPUs.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu: on any machine; cuda: on one GPU or more.")] = "cpu",
     out: Annotated[Path, typer.Option(help="Where the records go.")] = Path(".lockstep/soak"),
     seed: Annotated[int | None, typer.Option(help="Of all rounds.", show_default="the record's")] = None,
     remedy: Annotated[

@@ -166,7 +166,7 @@ def test_picture_reaches_the_answer_and_gradients_reach_the_picture(loaded: Simp
 def test_only_answers_are_within_reach(
     directory: Path, loaded: SimpleNamespace, heads: model.Heads, answer: str, dtype: str
 ) -> None:
-    least = 0.4 if heads == model.SMALL else 0.2  # another draw of weights
+    least = 0.4 if heads == model.SMALL else 0.3  # another draw of weights
     built = loaded.model
     if dtype == "bfloat16":
         built = transformers.AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.bfloat16)

@@ -118,3 +118,18 @@ def _same(held: Any, told: str) -> bool:
         return float(held) == float(told)
     except (TypeError, ValueError):
         return str(held) == told
+
+
+@pytest.mark.slow
+def test_the_line_of_two_engines_on_one_gpu_is_read_as_it_is_meant(model: Path, tmp_path: Path) -> None:
+    spec = gpu_job(
+        "job",
+        model=model,
+        datasets=ROOT / "datasets" / "shapes",
+        layout=Layout(trainer=(0,), rollout=(0, 0)),
+        flash_attn=False,
+    )
+    (rollout, trainer), _ = read(spec, tmp_path)
+    assert rollout["vllm_data_parallel_size"] == 2
+    assert rollout["vllm_gpu_memory_utilization"] == 0.3
+    assert trainer["vllm_server_timeout"] == 600

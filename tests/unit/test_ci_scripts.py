@@ -60,7 +60,7 @@ def test_a_good_host_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fake", "refused", "told"),
     [
-        ({"gpus": 3}, {"GPUs", "free", "NVLink"}, "GPUs found: 3 (0, 1, 2); needed: 4"),
+        ({"gpus": 0}, {"GPUs", "free", "NVLink"}, "GPUs found: none; needed: 4 for the whole job, 1 for"),
         ({"used_mib": 70_000, "processes": {4711: "python3"}}, {"free"}, "GPU 0: 70000 MiB in use"),
         ({"used_mib": 70_000, "processes": {4711: "python3"}}, {"free"}, "4711, python3"),
         ({"nvlink": False}, {"NVLink"}, "GPU 0, 1, 2, 3, 4, 5, 6, 7 without an active NVLink"),

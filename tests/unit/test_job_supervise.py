@@ -12,6 +12,7 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -269,6 +270,30 @@ def test_a_job_that_stalls_is_given_up(run: Runner) -> None:
     outcome = run(SERVES, ["wait", "ledger", "pulse", "hang"], Limits(settle_s=0.5, stall_s=2.0))
     assert (outcome.verdict.kind, outcome.failure) == (Kind.STALLED, "")
     assert 2 <= outcome.seconds_to_verdict < PROMPT_S
+
+
+def test_on_gpus_nccls_own_word_stands_beside_the_verdict_and_does_not_make_it(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = tmp_path / "toolkit"
+    monkeypatch.setattr(sys.modules[__name__], "SPEC", SPEC.with_(device="cuda", cuda_home=home))
+    asked: list[dict[str, int]] = []
+
+    def save(ports: dict[str, int], host: str, folder: Path) -> dict[str, str]:
+        asked.append(dict(ports))
+        return {"rollout": "a report", "trainer": "another"}
+
+    monkeypatch.setattr(supervise.ras, "save", save)
+    monkeypatch.setattr(
+        supervise, "witness", lambda report, verdict: f"NCCL: {report}" if "a r" in report else ""
+    )
+    outcome = run(
+        ["serve", "hang"], ["until", "healthy", "ledger", "pulse", "hang"], replace(LIMITS, stall_s=3.0)
+    )
+    assert outcome.verdict.kind is Kind.STALLED
+    assert outcome.verdict.evidence[-1:] == ("NCCL: a report",)
+    assert [sorted(ports) for ports in asked] == [["rollout", "trainer"]]
+    assert os.access(home / "bin" / "nvcc", os.X_OK), "the trainer is started after its toolkit is there"
 
 
 def test_a_job_that_takes_too_long_is_given_up(run: Runner) -> None:

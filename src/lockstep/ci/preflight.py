@@ -70,10 +70,13 @@ class Host:
     def used(self) -> tuple[int, ...]:
         """The GPUs that the job would use. Raises Refused."""
         try:
-            sides = devices.split(devices.find_gpus(self.env), self.gpus, self.rollout_gpus)
+            used = devices.use(devices.find_gpus(self.env), self.gpus)
+            if devices.scale(used).job:
+                trainer, rollout = devices.split(used, None, self.rollout_gpus)
+                used = trainer + rollout
         except devices.DeviceError as error:
             raise Refused(str(error)) from error
-        return tuple(sorted(sides[0] + sides[1]))
+        return tuple(sorted(used))
 
 
 def driver(host: Host) -> str:

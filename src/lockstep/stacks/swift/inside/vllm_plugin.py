@@ -90,7 +90,8 @@ def _watch_engine() -> None:
         return original(*args, **kwargs)
 
     if role and role[0] == "engine core":
-        wrap(f"{CORE}:EngineCoreProc.run_busy_loop", serve)
+        if captures_graphs():
+            wrap(f"{CORE}:EngineCoreProc.run_busy_loop", serve)
         wrap(f"{CORE}:DPEngineCoreProc.run_busy_loop", busy_loop)
         wrap(f"{CORE}:DPEngineCoreProc._has_global_unfinished_reqs", unfinished)
         wrap(f"{CORE}:EngineCoreProc._process_engine_step", step)

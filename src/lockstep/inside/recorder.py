@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.flight_records import RULES
 from lockstep.inside.counters import Counted, Counts, GroupTable
 from lockstep.inside.flight_recorder import FlightRecorder
 from lockstep.inside.group_names import Group, GroupNames
@@ -55,7 +56,8 @@ class Probe:
         self._directory = directory
         self._writer = LedgerWriter(directory / "ledgers", self._stem)
         self._write({"k": "process", "v": VERSION, "side": side, "role": role, "rank": rank, "pid": self.pid,
-                     "host": socket.gethostname(), "versions": versions, "argv": sys.argv[:64]})  # fmt: skip
+                     "host": socket.gethostname(), "rules": RULES, "versions": versions,
+                     "argv": sys.argv[:64]})  # fmt: skip
         self._recorder = FlightRecorder()
         self._names = GroupNames(side)
         self._table = GroupTable(self._names, self._write)

@@ -26,6 +26,7 @@ class ProcessLine(Line, frozen=True, tag="process"):
     rank: Count
     pid: Count
     host: str = ""
+    rules: Count = 1
     versions: dict[str, str] = {}
     argv: list[str] = []
 

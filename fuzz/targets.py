@@ -38,8 +38,9 @@ class Dumps:
         from lockstep.dumps.model import Dump, Operations
         from lockstep.dumps.read import parse
         from lockstep.report import to_json
+        from lockstep.verdict import Kind
 
-        self._refused = DumpError
+        self._refused, self._kind = DumpError, Kind
         self._parse, self._judge, self._json = parse, judge, to_json
         self._dump, self._operations, self._set = Dump, Operations, DumpSet
         ranks = dump_files.job(2, 12, tp=2)
@@ -74,7 +75,10 @@ class Dumps:
                 raise AssertionError("an error that does not name its file") from error
             return False
         peer = self._parse(self._peer, self._dump("r1", "r", 1, ""), operations)
-        json.dumps(self._json(self._judge(self._set([dump, peer], operations))))
+        whole, damaged = ([peer], [dump]) if dump.damage else ([dump, peer], [])
+        verdict = self._judge(self._set(whole, operations, damaged=damaged))
+        assert not (damaged and verdict.kind in (self._kind.IN_STEP, self._kind.STALLED)), "a clean answer"
+        json.dumps(self._json(verdict))
         if self._count % 16 == 0:
             self._compare(data)
         return True
@@ -90,9 +94,11 @@ class Dumps:
                 dump = self._parse(data, self._dump("r0", "r", 0, ""), operations, fast=fast)
             except self._refused:
                 return
+            if dump.damage:
+                return
             read.append(
                 [
-                    (t.key, t.seqs, [operations.by_number[c] for c in t.calls], len(t.open))
+                    (t.key, t.first, [operations.by_number[c] for c in t.calls], len(t.open))
                     for t in dump.traces.values()
                 ]
             )

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from lockstep.cli import app
 from lockstep.dumps import judge, read_directory
+from lockstep.dumps.errors import MAX_TOLD
 from lockstep.verdict import Kind, Verdict
 
 DATA = Path(__file__).parent.parent / "data" / "dumps"
@@ -102,7 +103,7 @@ def test_a_torn_file_is_a_problem_and_a_proven_hang_is_still_one(tmp_path: Path)
     verdict = judge(read_directory(tmp_path))
     assert verdict.kind is Kind.STUCK
     assert verdict.absent == (CULPRIT,)
-    assert "rank 3 has no dump" in verdict.sentence
+    assert "rank 3 has no whole dump" in verdict.sentence
     assert any("byte" in problem.what for problem in verdict.problems)
 
 
@@ -204,3 +205,108 @@ def test_the_command(name: str, code: int, tmp_path: Path) -> None:
 def test_the_command_on_nothing(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["dumps", str(tmp_path)])
     assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("form", ["pickled", "json"])
+def test_a_difference_in_the_readable_part_of_a_damaged_dump_is_told(form: str, tmp_path: Path) -> None:
+    ranks = {r: Rank(r, {"0": ("default_pg", [0, 1])}) for r in (0, 1)}
+    for r, rank in ranks.items():
+        rank.issue("0", "all_reduce")
+        rank.issue("0", "broadcast", 8 + r)
+        for _ in range(40):
+            rank.issue("0", "all_reduce")
+        data: bytes = getattr(rank, form)()
+        (tmp_path / f"rank_{r}").write_bytes(data if r else data[: len(data) // 2])
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.DIVERGED
+    assert verdict.seq == 2
+    assert any("damaged: " in problem.what for problem in verdict.problems)
+
+
+@pytest.mark.parametrize("torn", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("name", ["in_step", "stalled", "all_to_all"])
+def test_a_damaged_dump_never_gives_a_clean_answer(name: str, torn: tuple[int, ...], tmp_path: Path) -> None:
+    ranks = job(2, 60, tp=2)
+    DEFECTS[name][0](ranks)
+    write(ranks, tmp_path)
+    for r in torn:
+        path = tmp_path / f"nccl_trace_rank_{r}"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.INCOMPLETE
+    assert "damaged: byte" in verdict.sentence
+
+
+def test_a_rank_that_is_only_in_the_lost_part_of_a_damaged_dump_is_not_called_absent(tmp_path: Path) -> None:
+    ranks = job(2, 60, tp=2)
+    for rank in ranks.values():
+        rank.issue(WORLD, "all_reduce", 8, state="scheduled")
+    ranks[0].transfer(WORLD, "send 0->1", state="scheduled")
+    ranks[1].transfer(WORLD, "recv 1<-0", state="scheduled")
+    write(ranks, tmp_path)
+    path = tmp_path / "nccl_trace_rank_1"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.INCOMPLETE, verdict.sentence
+    assert verdict.absent == ()
+
+
+def test_a_wait_in_the_readable_part_of_a_damaged_dump_is_one(tmp_path: Path) -> None:
+    ranks = job(2, 60, tp=2)
+    ranks[0].issue(WORLD, "all_reduce", 8, state="scheduled")
+    write(ranks, tmp_path)
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(path.read_bytes()[:-1])
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.STUCK
+    assert verdict.absent == (1,)
+
+
+def test_a_hang_shows_a_rank_whose_dump_is_damaged_as_one_of_which_nothing_is_known(tmp_path: Path) -> None:
+    ranks = {r: Rank(r, {"0": ("default_pg", [0, 1, 2])}) for r in range(3)}
+    for r, rank in ranks.items():
+        rank.issue("0", "all_reduce")
+        if r != 1:
+            rank.issue("0", "all_reduce", state="scheduled")
+        rank.issue("0", "all_reduce", state="scheduled") if r == 2 else None
+    write(ranks, tmp_path)
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(path.read_bytes()[:-1])
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.STUCK
+    assert verdict.absent == (1,)
+    assert "rank 0 has no whole dump" in verdict.sentence
+
+
+def test_missing_dumps_are_one_problem_a_group_and_a_long_list_is_cut(tmp_path: Path) -> None:
+    groups = {f"g{i}": (f"tp {i}", [0, *range(2, 1000)]) for i in range(300)}
+    rank = Rank(0, groups)
+    for name in groups:
+        rank.issue(name, "all_reduce")
+    verdict = verdict_on({0: rank}, tmp_path)
+    assert verdict.kind is Kind.INCOMPLETE
+    assert verdict.problems[0].what == "group tp 0: no dump of ranks 2-999 of 999"
+    assert len(verdict.problems) == MAX_TOLD + 1
+    assert verdict.problems[-1].what == "and 44 problems more"
+
+
+def test_groups_beyond_the_limit_are_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = job(4, 20, tp=2)
+    write(ranks, tmp_path)
+    monkeypatch.setattr("lockstep.dumps.ledgers.MAX_MEMBERS", 6)
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.INCOMPLETE
+    assert "1 groups are left out: expected 6 ranks in all groups together" in verdict.sentence
+
+
+def test_a_rank_beyond_the_limit_does_not_make_a_world_of_its_size(tmp_path: Path) -> None:
+    rank = Rank(0, {"0": ("default_pg", [0, 1])}, backend="gloo")
+    rank.issue("0", "all_reduce")
+    for name in ("fr_0", "fr_9999999"):
+        (tmp_path / name).write_bytes(rank.pickled())
+    verdict = judge(read_directory(tmp_path))
+    assert verdict.kind is Kind.INCOMPLETE
+    assert any("rank 9999999: expected ranks below" in problem.what for problem in verdict.problems)
+    assert len(verdict.ranks) <= 2

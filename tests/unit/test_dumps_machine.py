@@ -141,7 +141,7 @@ def test_lists_that_are_shared_a_thousandfold_do_not_multiply_the_work() -> None
     data = rank.stored_again()
     assert len(data) < 1 << 20
     started = time.process_time()
-    with pytest.raises(DumpError, match="sizes in all"):
+    with pytest.raises(DumpError, match="sizes and frames in all"):
         parse(data, Dump("x", "", 0, ""), Operations())
     assert time.process_time() - started < 20
 

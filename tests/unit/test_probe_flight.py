@@ -34,6 +34,7 @@ def entry(
     names: tuple[str, str] = DP,
     *,
     sizes: list[list[int]] | None = None,
+    out: list[list[int]] | None = None,
     dtype: str = "Int",
     state: str = "completed",
     p2p: int = 0,
@@ -54,8 +55,8 @@ def entry(
         "time_created_ns": 900 + record,
         "input_sizes": shapes,
         "input_dtypes": [dtype] * len(shapes),
-        "output_sizes": shapes,
-        "output_dtypes": [dtype] * len(shapes),
+        "output_sizes": shapes if out is None else out,
+        "output_dtypes": [dtype] * len(shapes if out is None else out),
         "state": state,
         "time_discovered_started_ns": started,
         "time_discovered_completed_ns": 2_000 + record if state == "completed" else None,
@@ -123,7 +124,7 @@ def test_nccl_records_count_by_collective_and_gloo_by_operation(recorders: tuple
     gloo, nccl = recorders
     nccl.entries = [
         entry(0, seq=207, sizes=[[2]]),
-        entry(1, "nccl:_all_gather_base", 208, sizes=[[4, 8]], dtype="BFloat16"),
+        entry(1, "nccl:_all_gather_base", 208, sizes=[[4, 8]], out=[[8, 8]], dtype="BFloat16"),
     ]
     # The third collective of its group, after a send.
     gloo.entries = [entry(3, "gloo:all_reduce", 3, pg=16, names=("16", "undefined"), sizes=[[1]])]
@@ -161,7 +162,7 @@ def test_point_to_point_is_left_out_and_is_not_lost(recorders: tuple[Recorder, R
 def test_sizes_that_may_differ_between_ranks_are_not_compared(recorders: tuple[Recorder, Recorder]) -> None:
     _, nccl = recorders
     nccl.entries = [
-        entry(0, "nccl:all_gather", 1, sizes=[[5]]),
+        entry(0, "nccl:all_to_all", 1, sizes=[[5]], out=[[6]]),
         entry(1, "nccl:all_reduce_barrier", 2, sizes=[[1]]),
     ]
     assert [e.n for e in FlightRecorder().drain()[0]] == [None, 1]
@@ -348,7 +349,10 @@ def test_a_coalesced_region_is_one_collective(
     lines: list[dict[str, Any]] = []
     table = GroupTable(GroupNames("rollout", purpose), lines.append)
     recorder = FlightRecorder()
-    nccl.entries = [entry(0, seq=1), *(entry(i, "nccl:_all_gather_base", 2, sizes=[[i]]) for i in (1, 2))]
+    nccl.entries = [
+        entry(0, seq=1),
+        *(entry(i, "nccl:_all_gather_base", 2, sizes=[[i]], out=[[2 * i]]) for i in (1, 2)),
+    ]
     nccl.status = {"5": status(1, 1)}
     counts = Counts(recorder.status(), ())
     table.absorb(recorder.drain()[0], counts)
@@ -359,9 +363,10 @@ def test_a_coalesced_region_is_one_collective(
     table.absorb(recorder.drain()[0], counts)
     told, runs = table.since_last(counts)
     assert told["0"][0] == 3
-    assert told["0"][2] == {"all_reduce": 2, "coalesced": 1}
+    name = "_all_gather_base+_all_gather_base+coalesced"
+    assert told["0"][2] == {"all_reduce": 2, name: 1}
     assert sum(repeats for _, repeats in runs["0"]) == 2
-    operation = next(line for line in lines if line["k"] == "op" and line["op"] == "coalesced")
+    operation = next(line for line in lines if line["k"] == "op" and line["op"] == name)
     assert operation["n"] == 3
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import count
+from operator import eq
 from typing import Any, NamedTuple
+
+from lockstep.record import Operation
 
 from .errors import Malformed
 from .model import Dump, GroupKey, Open, Operations, Trace
@@ -36,10 +41,9 @@ class Collector:
             raise Malformed(place, "expected a record, a dict")
         if not self.dump.records and entry.get("record_id", 0) != 0:
             self.dump.whole = False
-        self.dump.records += 1
         trace = self.trace(entry, place)
         size = len(self.dump.ranks.get(trace.key.name, ())) or None
-        made = call(entry, size, self._work, place)
+        made, totals = call(entry, size, self._work, place)
         trace.backend = trace.backend or made.backend
         state = text(entry, "state", place)
         if state not in STATES:
@@ -47,11 +51,12 @@ class Collector:
         created = self.locate(trace, entry, place)
         # gloo has no event to ask: its records stay `scheduled` and are retired when the work is done.
         done = state == "completed" or (made.backend == "gloo" and entry.get("retired") is True)
-        operation = self.operations.number(made.operation)
+        operation = self.operations.number(Operation(made.op, made.dtype, made.n))
         seq = number(entry, "collective_seq_id", place)
+        p2p = number(entry, "p2p_seq_id", place) if "p2p_seq_id" in entry else seq
+        self.dump.records += 1
         if made.peer is not None or entry.get("is_p2p") is True:
             if not done:
-                p2p = number(entry, "p2p_seq_id", place) if "p2p_seq_id" in entry else seq
                 trace.transfers.append(
                     Open(
                         p2p,
@@ -66,13 +71,14 @@ class Collector:
             return Added(done, None)
         trace.seqs.append(seq)
         trace.calls.append(operation)
-        if made.totals:
-            trace.uneven[seq] = made.totals
+        uneven = totals if made.uneven else None
+        if uneven:
+            trace.uneven[seq] = uneven
         if not done:
             trace.open.append(
                 Open(seq, operation, state == "started", created, trace.last_at, self.dump.records)
             )
-        return Added(done, (trace, operation, made.totals))
+        return Added(done, (trace, operation, uneven))
 
     def locate(self, trace: Trace, entry: dict[str, Any], place: int | None) -> int:
         """Notes where and when a group's last record was made, and returns the time in nanoseconds, 0 if it
@@ -80,7 +86,7 @@ class Collector:
         """
         created = number(entry, "time_created_ns", place) if "time_created_ns" in entry else 0
         self.dump.last_ns = max(self.dump.last_ns, created)
-        trace.last_at, trace.last_place = issued_at(entry), None
+        trace.last_at, trace.last_place = issued_at(entry, self._work, place), None
         return created
 
     def trace(self, entry: dict[str, Any], place: int | None) -> Trace:
@@ -92,31 +98,29 @@ class Collector:
             found = self.dump.traces[key] = Trace(key, "")
         return found
 
-    def finish(self) -> Dump:
+    def finish(self) -> None:
         for trace in self.dump.traces.values():
             trace.cut = not self.dump.whole
             _contiguous(trace, self.operations)
-        return self.dump
 
 
 def _contiguous(trace: Trace, operations: Operations) -> None:
     """Makes one call of the records that share a number, and drops what lies before a gap."""
     seqs, calls = trace.seqs, trace.calls
-    if not seqs or seqs == list(range(seqs[0], seqs[0] + len(seqs))):
+    trace.first = seqs[0] if seqs else 1
+    trace.seqs = array("q")
+    if all(map(eq, seqs, count(trace.first))):
         return
-    kept_seqs, kept_calls = seqs[:1], calls[:1]
-    for seq, operation in zip(seqs[1:], calls[1:], strict=True):
-        if seq == kept_seqs[-1]:
-            kept_calls[-1] = operations.together(kept_calls[-1], operation)
+    trace.calls = kept = array("I")
+    for seq, operation in zip(seqs, calls, strict=True):
+        if kept and seq == trace.last:
+            kept[-1] = operations.together(kept[-1], operation)
         else:
-            if seq != kept_seqs[-1] + 1:
+            if seq != trace.first + len(kept):
                 # Only calls in progress were dumped, or a group of this name was made anew.
-                kept_seqs.clear()
-                kept_calls.clear()
-                trace.cut = True
-            kept_seqs.append(seq)
-            kept_calls.append(operation)
-    trace.seqs, trace.calls = kept_seqs, kept_calls
-    numbered = dict(zip(kept_seqs, kept_calls, strict=True))
+                del kept[:]
+                trace.first, trace.cut = seq, True
+            kept.append(operation)
     for waiting in trace.open:
-        waiting.call = numbered.get(waiting.seq, waiting.call)
+        if trace.first <= waiting.seq <= trace.last:
+            waiting.call = kept[waiting.seq - trace.first]

@@ -12,11 +12,19 @@ MAX_OBJECTS = 1 << 22
 """Objects made for one dump, those of records like the one before left out: they are not made."""
 MAX_TEXT = 1 << 20
 """Bytes of one string."""
+MAX_NAME = 256
+"""Characters of a group's name or of an operation's: torch's have fewer than 80. Sentences repeat them."""
+MAX_RANKS = 1 << 17
+"""Ranks of one group."""
+MAX_MEMBERS = 1 << 22
+"""Ranks of all groups together, of a set of dumps."""
+MAX_TOLD = 256
+"""Problems, and consequences, that a verdict lists; it says how many more there are."""
 MAX_DEPTH = 16
 """Containers inside each other; torch writes four."""
 MAX_WORK = 1 << 24
-"""Tensor extents that are multiplied for one dump: lists may be shared, so the file's size does not bound
-them."""
+"""Tensor extents that are multiplied, and stack frames that are looked at, for one dump: lists may be shared,
+so the file's size does not bound them."""
 
 
 class DumpError(Exception):

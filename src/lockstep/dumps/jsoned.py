@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -15,6 +16,10 @@ from .records import Work
 _MAX_HEADER = 8 << 20
 _KEPT = 1 << 14
 _AT = re.compile(r"byte (\d+)")
+_ENTRIES = re.compile(r'"entries"\s*:\s*\[\s*')
+_NEXT = re.compile(r"[\s,]*")
+_object = json.JSONDecoder(parse_int=len, parse_float=len)
+"""Only finds where an object ends: long numbers are not worked out."""
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -43,7 +48,16 @@ class _Top(msgspec.Struct):
     entries: list[_Record] = []
 
 
+class _Head(msgspec.Struct):
+    """The same without the records."""
+
+    version: str = ""
+    pg_config: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 _top = msgspec.json.Decoder(_Top)
+_head = msgspec.json.Decoder(_Head)
+_record = msgspec.json.Decoder(_Record)
 _RAW = ("process_group", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "frames")
 _ALIKE = _RAW[:-1]
 _PLAIN = (
@@ -60,16 +74,58 @@ _PLAIN = (
 
 
 def read_json(data: bytes, collector: Collector) -> None:
-    """Raises Malformed."""
-    top = _decode(_top, data, "the dump")
-    if len(bytes(top.pg_config)) > _MAX_HEADER:
-        raise Malformed(None, f"pg_config: more than {_MAX_HEADER} bytes")
-    config = _decode(_any, bytes(top.pg_config), "pg_config")
-    read_header({"version": top.version, "pg_config": config}, collector.dump)
-    known: dict[tuple[Any, ...], Like | None] = {}
-    work = Work()
+    """Raises Malformed, also where the records before the damage have been taken."""
+    damage = None
+    try:
+        top = _decode(_top, data, "the dump")
+    except Malformed as error:
+        damage, top = error, _before(data)
+    if top.version or not damage:
+        if len(bytes(top.pg_config)) > _MAX_HEADER:
+            raise Malformed(None, f"pg_config: more than {_MAX_HEADER} bytes")
+        config = _decode(_any, bytes(top.pg_config), "pg_config")
+        header = {"version": top.version, "pg_config": config}
+        read_header(header, collector.dump, collector.operations.ranks)
     last: dict[int, _Record] = {}
-    for record in top.entries:
+    work = Work()
+    try:
+        _take(top.entries, collector, work, last)
+    finally:
+        for trace in collector.dump.traces.values():
+            if id(trace) in last and last[id(trace)].collective_seq_id == trace.seqs[-1]:
+                collector.locate(trace, _entry(last[id(trace)], work), None)
+    if damage:
+        raise damage
+
+
+def _before(data: bytes) -> _Top:
+    """Returns what can be read of a dump that is damaged: the records before the damage, and the header if
+    only a record is not what it should be.
+
+    torch writes the keys in alphabetical order, so what follows the records is lost with them.
+    """
+    entries: list[_Record] = []
+    try:
+        head = _head.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        head = _Head()
+    text = data.decode("utf-8", "replace")
+    begin = _ENTRIES.search(text)
+    at = begin.end() if begin else len(text)
+    try:
+        while text[at : at + 1] == "{":
+            _, end = _object.raw_decode(text, at)
+            entries.append(_record.decode(text[at:end].encode()))
+            at = end + len(_NEXT.match(text, end)[0])  # type: ignore[index]  # it matches nothing, too
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass
+    return _Top(head.version, head.pg_config, entries)
+
+
+def _take(entries: list[_Record], collector: Collector, work: Work, last: dict[int, _Record]) -> None:
+    """Adds records to their traces. `last` is filled with the last one of each trace that is like another."""
+    known: dict[tuple[Any, ...], Like | None] = {}
+    for record in entries:
         key = (
             *(bytes(getattr(record, name)) for name in _ALIKE),
             record.pg_id, record.profiling_name, record.state, record.retired, record.is_p2p,
@@ -90,9 +146,6 @@ def read_json(data: bytes, collector: Collector) -> None:
         last[id(trace)] = record
         if totals:
             trace.uneven[record.collective_seq_id] = totals
-    for trace in collector.dump.traces.values():
-        if id(trace) in last and last[id(trace)].collective_seq_id == trace.seqs[-1]:
-            collector.locate(trace, _entry(last[id(trace)], work), None)
 
 
 _any = msgspec.json.Decoder(Any)

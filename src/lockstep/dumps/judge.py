@@ -15,18 +15,27 @@ from lockstep.verdict.sentence import group_text, operation_text
 from lockstep.verdict.views import difference_views, group_view, hang_views
 from lockstep.verdict.wait_graph import Cause, Hang, find
 
+from .errors import MAX_TOLD
 from .ledgers import Job, build, common, front
 from .read import DumpSet
 from .totals import uneven
 from .transfers import Transfer, one_sided, waiting_text
 from .words import difference_sentence, hang_sentence, rank_views
 
+_COUNTS = 8
 _QUEUED = "every rank has enqueued these; what counts here is which one is at the front of each rank's queue"
 
 
 def judge(found: DumpSet) -> Verdict:
-    """The verdict on a job by its flight recorder dumps, by the rules in docs/dumps.md."""
-    return _Case(build(found)).verdict()
+    """The verdict on a job by its flight recorder dumps, by the rules in docs/dumps.md.
+
+    What the whole dumps prove comes first: the end of a damaged one is not known, and would cut short what
+    can be compared.
+    """
+    verdict = _Case(build(found)).verdict()
+    if found.damaged and verdict.kind not in (Kind.STUCK, Kind.DIVERGED):
+        verdict = _Case(build(found, damaged=True)).verdict()
+    return verdict
 
 
 class _Case:
@@ -40,14 +49,15 @@ class _Case:
     def verdict(self) -> Verdict:
         job = self.job
         differences = [d for group in job.groups if (d := difference(group))]
+        differing = {id(d.group) for d in differences}
         differences += [
             d
             for g, group in enumerate(job.groups)
-            if not any(d.group is group for d in differences) and (d := uneven(job, group, g))
+            if id(group) not in differing and (d := uneven(job, group, g))
         ]
         cause = find(job.groups, job.ledgers, 0.0, [d.group for d in differences])
         remark = ""
-        if cause.root is None and not differences:
+        if cause.root is None and not differences and not any(map(job.damaged, job.ledgers)):
             cause = self._queued()
             remark = _QUEUED if cause.root else ""
         transfer = one_sided(job)
@@ -86,7 +96,13 @@ class _Case:
         views: tuple[RankView, ...] = (),
         **parts: object,
     ) -> Verdict:
-        consequences = (*parts.pop("consequences", ()), *self.remarks)  # type: ignore[misc]
+        consequences = [*parts.pop("consequences", ()), *self.remarks]  # type: ignore[misc]
+        if len(consequences) > MAX_TOLD:
+            consequences[MAX_TOLD:] = [f"and {len(consequences) - MAX_TOLD} more"]
+        problems = self.job.problems
+        if len(problems) > MAX_TOLD:
+            more = Problem(None, None, f"and {len(problems) - MAX_TOLD} problems more")
+            problems = [*problems[:MAX_TOLD], more]
         return Verdict(
             kind,
             sentence,
@@ -94,8 +110,8 @@ class _Case:
             ranks=views,
             waiting=tuple(v.rank for v in views if v.state == "waiting"),
             absent=tuple(v.rank for v in views if v.state == "absent"),
-            consequences=consequences,
-            problems=tuple(self.job.problems),
+            consequences=tuple(consequences),
+            problems=tuple(problems),
             **parts,  # type: ignore[arg-type]
         )
 
@@ -125,9 +141,8 @@ class _Case:
         sentence = hang_sentence(self.job, hang.group, hang.seq, views, queued=bool(remark))
         if before and before.seq != hang.seq:
             parted = rank_views(self.job, hang.group, difference_views(before, 0.0))
-            sentence += (
-                f"; they differ from #{before.seq} on: {difference_sentence(hang.group, parted, before.seq)}"
-            )
+            told = difference_sentence(self.job, hang.group, parted, before.seq)
+            sentence += f"; they differ from #{before.seq} on: {told}"
         consequences = (*cause.consequences, *others, *((remark,) if remark else ()))
         seq = before.seq if before and before.seq is not None else hang.seq
         return self._base(
@@ -150,7 +165,7 @@ class _Case:
         )
         kind = Kind.STUCK if held else Kind.DIVERGED
         where = f" from #{first.seq} on" if first.seq is not None else ""
-        parted = difference_sentence(first.group, views, first.seq)
+        parted = difference_sentence(self.job, first.group, views, first.seq)
         sentence = f"{group_text(group_view(first.group))} differs{where}: {parted}"
         told = tuple(f"{d.group.name} differs too, from #{d.seq} on" for d in others)
         verdict = self._base(
@@ -186,7 +201,10 @@ class _Case:
             first, last = common(job, group, g)
             if last:
                 told[f"{group.name} {last}" + (f" (from {first} on)" if first > 1 else "")] += 1
-        counts_text = ", ".join(f"{text} in {n} groups" if n > 1 else text for text, n in told.items())
+        texts = [f"{text} in {n} groups" if n > 1 else text for text, n in told.items()]
+        if len(texts) > _COUNTS:
+            texts[_COUNTS:] = [f"and {sum([*told.values()][_COUNTS:])} groups more"]
+        counts_text = ", ".join(texts)
         sentence = f"{len(job.ledgers)} dumps: every rank issued the same collectives: {counts_text}"
         return self._base(Kind.IN_STEP, sentence)
 

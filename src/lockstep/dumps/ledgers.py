@@ -11,7 +11,9 @@ from typing import Any, cast
 
 from lockstep.record import Group, Ledger, Mark, Problem, ProcessLine, Pulse, Waiting
 from lockstep.verdict.groups import JobGroup, Member
+from lockstep.verdict.wait_graph import ranks_text
 
+from .errors import MAX_MEMBERS, MAX_RANKS, DumpError
 from .model import Dump, GroupKey, Open, Trace
 from .read import DumpSet
 
@@ -30,30 +32,60 @@ class Job:
     )  # by id of the ledger and number of the group
     assumed: list[str] = field(default_factory=list)  # groups whose members are taken from who recorded them
     dumps: dict[int, Dump] = field(default_factory=dict)  # by id of the ledger
+    lacking: str = "no dump"  # how a rank is called that is not here
+
+    def damaged(self, ledger: Ledger) -> bool:
+        """Whether more may have been in a process's dump than could be read."""
+        return self.dumps[id(ledger)].damage is not None
 
     def global_rank(self, group: JobGroup, rank: int) -> int:
         return group.ranks[rank]
 
 
-def build(found: DumpSet) -> Job:
-    job = Job()
-    for error in found.failed:
-        place = f"byte {error.place}: " if error.place is not None else ""
-        job.problems.append(Problem(error.path, None, f"cannot be read: {place}{error.what}"))
+def build(found: DumpSet, *, damaged: bool = False) -> Job:
+    """The processes and groups of the dumps; those that are damaged are left out unless `damaged` is set."""
+    job = Job(lacking="no whole dump" if found.damaged else "no dump")
+    job.problems += [
+        Problem(error.path, None, f"cannot be read: {_at(error)}{error.what}") for error in found.failed
+    ]
+    job.problems += [
+        Problem(dump.path, None, f"damaged: {_at(error)}{error.what}; {dump.records} records were read")
+        for dump in found.damaged
+        if (error := dump.damage)
+    ]
     worlds: dict[str, list[Dump]] = defaultdict(list)
-    for dump in found.dumps:
+    for dump in [*found.dumps, *(found.damaged if damaged else ())]:
         worlds[dump.prefix].append(dump)
     operations = dict(enumerate(found.operations.by_number))
+    left = _Left(MAX_MEMBERS)
     for prefix, dumps in worlds.items():
-        _World(job, prefix if len(worlds) > 1 else "", dumps, operations).add()
+        _World(job, prefix if len(worlds) > 1 else "", dumps, operations, left).add()
+    if left.groups:
+        what = f"{left.groups} groups are left out: expected {MAX_MEMBERS} ranks in all groups together"
+        job.problems.append(Problem(None, None, what))
     return job
+
+
+def _at(error: DumpError) -> str:
+    return f"byte {error.place}: " if error.place is not None else ""
+
+
+@dataclass
+class _Left:
+    """How many ranks groups may still have, and how many groups were left out for it."""
+
+    members: int
+    groups: int = 0
 
 
 class _World:
     """The dumps of one prefix: their ranks count in one world."""
 
-    def __init__(self, job: Job, label: str, dumps: list[Dump], operations: dict[int, Any]) -> None:
+    def __init__(
+        self, job: Job, label: str, dumps: list[Dump], operations: dict[int, Any], left: _Left
+    ) -> None:
         self.job = job
+        self.left = left
         self.label = label
         self.operations = operations
         self.dumps: dict[int, Dump] = {}
@@ -70,25 +102,42 @@ class _World:
             self.ledgers[dump.rank] = ledger
             job.ledgers.append(ledger)
             job.dumps[id(ledger)] = dump
+        self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
+        size = max(self.dumps) + 1
+        if size > MAX_RANKS:
+            what = f"a dump of rank {size - 1}: expected ranks below {MAX_RANKS}; those between have none"
+            job.problems.append(Problem(self.dumps[size - 1].path, None, what))
+        self._world = self._once(tuple(range(size) if size <= MAX_RANKS else sorted(self.dumps)))
 
     def add(self) -> None:
-        names: dict[tuple[str, tuple[int, ...]], int] = {}
+        names: dict[tuple[str, int], int] = {}
         for key, ranks in sorted(self._found(), key=lambda item: (_order(item[0]), item[1])):
             if len(ranks) < 2:
                 continue
+            self.left.members -= len(ranks)
+            if self.left.members < 0:
+                self.left.groups += 1
+                continue
             name = self._name(key)
-            same = names[name, ranks] = names.get((name, ranks), 0) + 1
+            same = names[name, id(ranks)] = names.get((name, id(ranks)), 0) + 1
             self._group(key, ranks, name if same == 1 else f"{name}#{same}")
         for ledger in self.ledgers.values():
             _wait(self.job, ledger)
+
+    def _once(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        return self._lists.setdefault(ranks, ranks)
 
     def _name(self, key: GroupKey) -> str:
         name = key.desc or (f"group {key.name}" if key.name else f"unnamed group {key.number}")
         return f"{self.label}{name}"
 
-    def _found(self) -> set[tuple[GroupKey, tuple[int, ...]]]:
-        """Every group that a dump has a record of, with its members."""
-        found = set()
+    def _found(self) -> list[tuple[GroupKey, tuple[int, ...]]]:
+        """Every group that a dump has a record of, with its members.
+
+        Equal lists of members are one object, and are told apart by it: to hash or compare them for every
+        group and dump would take too long.
+        """
+        told: dict[GroupKey, dict[int, tuple[int, ...]]] = defaultdict(dict)
         unknown: dict[GroupKey, list[int]] = defaultdict(list)
         for rank, dump in self.dumps.items():
             for key in dump.traces:
@@ -96,15 +145,20 @@ class _World:
                 if ranks is None:
                     unknown[key].append(rank)
                 else:
-                    found.add((key, ranks))
+                    told[key][id(ranks)] = ranks
+        found = [(key, ranks) for key, lists in told.items() for ranks in lists.values()]
+        unions: dict[frozenset[int], set[int]] = {}
         for key, all_recorders in unknown.items():
             # A peer may know the ranks where this one does not.
-            told = {rank for other, ranks in found if other == key for rank in ranks}
-            recorders = [rank for rank in all_recorders if rank not in told]
+            lists = told.get(key, {})
+            union = frozenset(lists)
+            if union not in unions:
+                unions[union] = set().union(*lists.values())
+            recorders = [rank for rank in all_recorders if rank not in unions[union]]
             if not recorders:
                 continue
-            ranks = tuple(range(max(self.dumps) + 1)) if key.desc == DEFAULT else tuple(sorted(recorders))
-            found.add((key, ranks))
+            ranks = self._world if key.desc == DEFAULT else self._once(tuple(sorted(recorders)))
+            found.append((key, ranks))
             if len(ranks) > 1:
                 self.job.assumed.append(self._name(key))
         return found
@@ -112,12 +166,14 @@ class _World:
     def _group(self, key: GroupKey, ranks: tuple[int, ...], name: str) -> None:
         group = JobGroup(name, ranks, key.name or str(key.number), "")
         g = len(self.job.groups)
+        absent = []
         for place, rank in enumerate(ranks):
             dump, ledger = self.dumps.get(rank), self.ledgers.get(rank)
             if dump is None or ledger is None:
+                absent.append(rank)
                 continue
             trace = dump.traces.get(key)
-            if trace is None or dump.ranks.get(key.name, ranks) != ranks:
+            if trace is None or dump.ranks.get(key.name, ranks) is not ranks:
                 if not dump.whole:
                     self.job.problems.append(
                         Problem(
@@ -135,13 +191,15 @@ class _World:
             ledger.issued_since[g] = 0.0
             self.job.traces[id(ledger), g] = trace
             group.members[place] = Member(place, ledger, g)
-        absent = [ranks[place] for place in group.missing if ranks[place] not in self.dumps]
-        for rank in absent:
-            self.job.problems.append(
-                Problem(None, None, f"group {name}: no dump of rank {rank} of {len(ranks)}")
-            )
+        if absent:
+            what = f"group {name}: {self.job.lacking} of {ranks_text(absent)} of {len(ranks)}"
+            self.job.problems.append(Problem(None, None, what))
         self.job.groups.append(group)
         _marks(self.job, group, g)
+        issued = max((member.issued for member in group.members.values()), default=0)
+        for member in group.members.values():
+            if self.job.damaged(member.ledger):  # its last calls are not known: it lacks none of them
+                member.ledger.issued[g] = issued
 
 
 def _order(key: GroupKey) -> tuple[int, str, str, int]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
+from lockstep import flight_records
 from lockstep.record import Operation
+
+from .errors import DumpError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,15 @@ class Open:
 class Trace:
     """One group in one dump: the calls `first`, `first` + 1, ... as numbers in the table of operations,
     without a gap.
+
+    While the dump is read, `seqs` has the number of each of `calls`; it is empty once `first` is known.
     """
 
     key: GroupKey
     backend: str
-    seqs: list[int] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
+    seqs: array[int] = field(default_factory=lambda: array("q"))
+    calls: array[int] = field(default_factory=lambda: array("I"))
+    first: int = 1
     open: list[Open] = field(default_factory=list)
     transfers: list[Open] = field(default_factory=list)  # sends and receives
     uneven: dict[int, tuple[int, int]] = field(default_factory=dict)  # elements in and out, by number
@@ -49,17 +56,21 @@ class Trace:
     last_place: int | None = None  # and the byte where its record begins, if it has not been read in full
 
     @property
-    def first(self) -> int:
-        return self.seqs[0] if self.seqs else 1
+    def last(self) -> int:
+        return self.first + len(self.calls) - 1 if self.calls else 0
 
     @property
-    def last(self) -> int:
-        return self.seqs[-1] if self.seqs else 0
+    def told(self) -> bool:
+        """Whether any record of the group was read."""
+        return bool(self.calls or self.transfers)
 
 
 @dataclass(slots=True)
 class Dump:
-    """One file. `whole` says that its ring had not yet overwritten anything."""
+    """One file. `whole` says that its ring had not yet overwritten anything.
+
+    `damage` is what is wrong with the file: then only the records before it are here.
+    """
 
     path: str
     prefix: str
@@ -70,15 +81,33 @@ class Dump:
     records: int = 0
     whole: bool = True
     last_ns: int = 0
+    damage: DumpError | None = None
+
+
+class RankLists:
+    """The rank lists of a set of dumps, each once: every dump of a job repeats those of its groups."""
+
+    def __init__(self) -> None:
+        self.by_text: dict[str, tuple[int, ...]] = {}
+        self.total = 0
+        """Ranks in all of them."""
+        self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def once(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the one tuple that stands for these ranks: equal lists are the same object."""
+        known = self._known.setdefault(ranks, ranks)
+        self.total += len(ranks) if known is ranks else 0
+        return known
 
 
 class Operations:
-    """All calls of a set of dumps, each with a number. Calls that ranks must agree on and do have the same
-    number.
+    """All calls of a set of dumps, each with a number, and its rank lists. Calls that ranks must agree on and
+    do have the same number.
     """
 
     def __init__(self) -> None:
         self.by_number: list[Operation] = []
+        self.ranks = RankLists()
         self._numbers: dict[Operation, int] = {}
         self._both: dict[tuple[int, int], int] = {}
 
@@ -94,8 +123,6 @@ class Operations:
         known = self._both.get((one, other))
         if known is None:
             a, b = self.by_number[one], self.by_number[other]
-            n = None if a.n is None or b.n is None else a.n + b.n
-            dtype = a.dtype if a.dtype == b.dtype or not b.dtype else f"{a.dtype}+{b.dtype}"
-            op = f"{a.op}+{b.op}" if len(a.op) + len(b.op) < 200 else f"{a.op[:180]}..."
-            known = self._both[one, other] = self.number(Operation(op, dtype, n))
+            made = flight_records.together((a.op, a.dtype, a.n), (b.op, b.dtype, b.n))
+            known = self._both[one, other] = self.number(Operation(*made))
         return known

@@ -31,7 +31,13 @@ class PickledDump:
         self._known: dict[_Key, Like | None] = {}
 
     def read(self) -> None:
-        """Raises Malformed."""
+        """Raises Malformed, also where the records before the damage have been taken."""
+        try:
+            self._read()
+        finally:
+            self._locate()
+
+    def _read(self) -> None:
         machine = self._machine
         header: dict[str, Any] | None = None
         while not machine.ended:
@@ -43,7 +49,7 @@ class PickledDump:
                 if header is None:
                     # Keys that came before: torch writes the groups' ranks first, and records need them.
                     header = {k: v for k, v in zip(around[::2], around[1::2], strict=False) if type(k) is str}
-                    read_header(header, self._collector.dump)
+                    read_header(header, self._collector.dump, self._collector.operations.ranks)
                 self._records()
         if len(machine.stack) != 1 or machine.outer or type(machine.stack[0]) is not dict:
             raise Malformed(machine.pos, "expected one dict in the pickle")
@@ -51,7 +57,7 @@ class PickledDump:
         left = top.get("entries", [])
         if type(left) is not list:
             raise Malformed(None, "entries: expected a list of records")
-        read_header(top, self._collector.dump)
+        read_header(top, self._collector.dump, self._collector.operations.ranks)
         self._locate()
         for entry in left:
             self._collector.add(entry, None)
@@ -118,8 +124,8 @@ class PickledDump:
             like is None or like[2] for like in last
         ):
             trace = next(like[0] for like in last if like)
-            trace.seqs += map(_integers.__getitem__, seqs)
-            trace.calls += [like[1] for like in likes if like]
+            trace.seqs.extend(map(_integers.__getitem__, seqs))
+            trace.calls.extend([like[1] for like in likes if like])
         else:
             for like, seq in zip(likes, seqs, strict=True):
                 if like:
@@ -145,8 +151,9 @@ class PickledDump:
     def _locate(self) -> None:
         """Reads the last record of each group for its line and time."""
         for trace in self._collector.dump.traces.values():
-            if trace.last_place is not None:
-                self._collector.locate(trace, self._again(trace.last_place), trace.last_place)
+            if (place := trace.last_place) is not None:
+                trace.last_place = None
+                self._collector.locate(trace, self._again(place), place)
 
     def _again(self, start: int) -> Any:
         machine = self._machine

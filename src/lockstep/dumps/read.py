@@ -17,11 +17,16 @@ _NAME = re.compile(r"(?P<prefix>.*?)(?P<rank>\d{1,7})(?:\.(?:json|pkl|pickle|bin
 
 @dataclass
 class DumpSet:
-    """All dumps of a directory. `failed` are the files that should have been dumps and could not be read."""
+    """All dumps of a directory.
+
+    `damaged` are those of which only the first records could be read, `failed` the files that should have
+    been dumps and of which nothing could.
+    """
 
     dumps: list[Dump] = field(default_factory=list)
     operations: Operations = field(default_factory=Operations)
     failed: list[DumpError] = field(default_factory=list)
+    damaged: list[Dump] = field(default_factory=list)
 
 
 def read_directory(directory: str | Path) -> DumpSet:
@@ -29,10 +34,10 @@ def read_directory(directory: str | Path) -> DumpSet:
     be read.
     """
     root = Path(directory)
-    if not root.is_dir():
-        what = "not a directory" if root.exists() else "no such directory"
-        raise DumpError(str(root), None, f"{what}: expected a directory with flight recorder dumps")
     try:
+        if not root.is_dir():
+            what = "not a directory" if root.exists() else "no such directory"
+            raise DumpError(str(root), None, f"{what}: expected a directory with flight recorder dumps")
         named = [
             (found, path) for path in root.iterdir() if (found := _NAME.match(path.name)) and path.is_file()
         ]
@@ -49,10 +54,12 @@ def read_directory(directory: str | Path) -> DumpSet:
         named, key=lambda item: (item[0]["prefix"], int(item[0]["rank"]), item[1].name)
     ):
         try:
-            found_set.dumps.append(read_dump(path, found_set.operations, found["prefix"], int(found["rank"])))
+            dump = read_dump(path, found_set.operations, found["prefix"], int(found["rank"]))
         except DumpError as error:
             found_set.failed.append(error)
-    if not found_set.dumps:
+        else:
+            (found_set.damaged if dump.damage else found_set.dumps).append(dump)
+    if not found_set.dumps and not found_set.damaged:
         more = f" (and {len(found_set.failed) - 1} more)" if len(found_set.failed) > 1 else ""
         first = found_set.failed[0]
         raise DumpError(first.path, first.place, first.what + more)
@@ -70,13 +77,15 @@ def read_dump(path: Path, operations: Operations, prefix: str, rank: int, *, fas
 
 
 def parse(data: bytes, dump: Dump, operations: Operations, *, fast: bool = True) -> Dump:
-    """The bytes of one file into `dump`. Raises DumpError, and nothing else, whatever they are."""
+    """The bytes of one file into `dump`. If only its first records can be read, `dump.damage` says why.
+
+    Raises DumpError, and nothing else, whatever the bytes are, if no record can be read.
+    """
     collector = Collector(dump, operations)
+    too_large = len(data) > MAX_FILE
     try:
-        if len(data) > MAX_FILE:
-            raise Malformed(
-                MAX_FILE, f"the file is larger than {MAX_FILE} bytes, which is more than a dump has"
-            )
+        if too_large:
+            data = data[:MAX_FILE]
         if data[:1] == b"\x80":
             PickledDump(data, collector, fast=fast).read()
         elif data.lstrip()[:1] == b"{":
@@ -87,5 +96,11 @@ def parse(data: bytes, dump: Dump, operations: Operations, *, fast: bool = True)
                 "expected a pickle of protocol 2 or later, or a JSON object" if data else "the file is empty",
             )
     except Malformed as error:
-        raise DumpError(dump.path, error.place, error.what) from None
-    return collector.finish()
+        dump.damage = DumpError(dump.path, error.place, error.what)
+    if too_large:
+        what = f"the file is larger than {MAX_FILE} bytes, which is more than a dump has"
+        dump.damage = DumpError(dump.path, MAX_FILE, what)
+    collector.finish()
+    if dump.damage and not any(trace.told for trace in dump.traces.values()):
+        raise dump.damage
+    return dump

@@ -9,53 +9,16 @@ has None, and the numbers of `pg_status` as strings.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Any
 
-from lockstep.record import Operation
+from lockstep import flight_records
+from lockstep.flight_records import Call
 
-from .errors import MAX_WORK, Malformed
+from .errors import MAX_NAME, MAX_WORK, Malformed
 
-UNEVEN = frozenset(
-    {
-        "all_to_all",
-        "alltoall",
-        "alltoall_base",
-        "all_to_all_single",
-        "all_to_all_v_single",
-        "all_to_allv",
-        "all_gather_v",
-        "reduce_scatter_v",
-    }
-)
-"""Operations in which every rank may give and take another number of elements; what all give is what all
-take."""
-_GATHERS = frozenset(
-    {
-        "all_gather",
-        "_all_gather_base",
-        "all_gather_single",
-        "all_gather_into_tensor_coalesced",
-        "allgather_coalesced",
-    }
-)
-_SCATTERS = frozenset(
-    {"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"}
-)
-_TRANSFER = re.compile(r"(?:send (\d{1,9})->(\d{1,9})|recv (\d{1,9})<-(\d{1,9}))\Z")
 _TORCH = ("/torch/", "/torch_npu/", "<frozen ", "<string>")
 STATES = ("scheduled", "started", "completed")
-
-
-@dataclass(slots=True)
-class Call:
-    """What one record asks for: the part of it that is the same each time the same line of a program runs."""
-
-    backend: str
-    operation: Operation
-    totals: tuple[int, int] | None  # elements in and out, for operations in which they may differ
-    peer: int | None  # of a send or receive
+_MAX_PATH = 4096
 
 
 class Work:
@@ -86,7 +49,7 @@ class Work:
     def spend(self, amount: int, place: int | None) -> None:
         self.left -= amount
         if self.left < 0:
-            raise Malformed(place, f"more than {MAX_WORK} sizes in all")
+            raise Malformed(place, f"more than {MAX_WORK} sizes and frames in all")
 
 
 def text(entry: dict[str, Any], key: str, place: int | None) -> str:
@@ -106,64 +69,47 @@ def number(entry: dict[str, Any], key: str, place: int | None) -> int:
 def names(entry: dict[str, Any], place: int | None) -> tuple[str, str]:
     """The group's name and description."""
     match entry.get("process_group"):
-        case [str(name), str(desc)]:
+        case [str(name), str(desc)] if max(len(name), len(desc)) <= MAX_NAME:
             return name, desc
-    raise Malformed(place, "a record's process_group: expected its name and description")
+    what = f"expected its name and description, of {MAX_NAME} characters at most"
+    raise Malformed(place, f"a record's process_group: {what}")
 
 
-def call(entry: dict[str, Any], size: int | None, work: Work, place: int | None) -> Call:
-    """`size` is the number of ranks in the group, None where it is not known."""
-    backend, colon, op = text(entry, "profiling_name", place).rpartition(":")
-    if not colon or not op:
-        raise Malformed(place, "a record's profiling_name: expected backend:operation")
-    given = work.elements(entry.get("input_sizes", []), "input_sizes", place)
-    taken = work.elements(entry.get("output_sizes", []), "output_sizes", place)
+def call(
+    entry: dict[str, Any], size: int | None, work: Work, place: int | None
+) -> tuple[Call, tuple[int, int]]:
+    """What a record asks for, and its elements in and out. `size` is the number of ranks in the group, None
+    where it is not known. Raises Malformed.
+    """
+    name = text(entry, "profiling_name", place)
+    op = name.rpartition(":")[2]
+    if not op or len(op) == len(name) or len(name) > MAX_NAME:
+        what = f"expected backend:operation, of {MAX_NAME} characters at most"
+        raise Malformed(place, f"a record's profiling_name: {what}")
+    inputs, outputs = entry.get("input_sizes", []), entry.get("output_sizes", [])
+    given = work.elements(inputs, "input_sizes", place)
+    taken = work.elements(outputs, "output_sizes", place)
     dtype = _dtype(entry, work, place)
-    transfer = _TRANSFER.match(op)
-    if transfer:
-        source, target, _, by = transfer.groups()
-        peer = int(target) if source is not None else int(by)
-        kind = op.partition(" ")[0]
-        return Call(backend, Operation(kind, dtype, given if kind == "send" else taken), None, peer)
-    if op in UNEVEN:
-        return Call(backend, Operation(op, dtype, None), (given, taken), None)
-    rooted = op in ("gather", "scatter")  # only one rank has the larger side
-    n = taken if op == "scatter" or not entry.get("input_sizes") else given
-    if (
-        not rooted
-        and entry.get("input_sizes")
-        and entry.get("output_sizes")
-        and not _fits(op, given, taken, size)
-    ):
-        op = f"{op} into {taken}"
-    return Call(backend, Operation(op, dtype, n), None, None)
-
-
-def _fits(op: str, given: int, taken: int, size: int | None) -> bool:
-    """Whether the output has the size that the input asks for: then the input's tells all."""
-    small, large = (taken, given) if op in _SCATTERS else (given, taken)
-    if op not in _GATHERS and op not in _SCATTERS:
-        return given == taken
-    return large == small * size if size else small == large == 0 or (small > 0 and large % small == 0)
+    made = flight_records.call(name, given if inputs else None, taken if outputs else None, dtype, size)
+    return made, (given, taken)
 
 
 def _dtype(entry: dict[str, Any], work: Work, place: int | None) -> str:
-    found: dict[str, None] = {}
+    both = []
     for key in ("input_dtypes", "output_dtypes"):
         types = entry.get(key, [])
         if type(types) is not list:
             raise Malformed(place, f"{key}: expected a list of strings")
         work.spend(len(types), place)
-        for name in types:
-            if type(name) is not str or len(name) > 64:
-                raise Malformed(place, f"{key}: expected the name of a type")
-            found[name] = None
-    return "/".join(list(found)[:4])
+        if any(type(name) is not str or len(name) > 64 for name in types):
+            raise Malformed(place, f"{key}: expected the name of a type")
+        both.append(types)
+    return flight_records.dtype_of(*both)
 
 
-def issued_at(entry: dict[str, Any]) -> str | None:
+def issued_at(entry: dict[str, Any], work: Work, place: int | None) -> str | None:
     """The innermost frame outside torch, `path:line`, in the last two parts of its path or from its package
-    on.
+    on. Raises Malformed.
     """
     frames = entry.get("frames")
     if type(frames) is not list:
@@ -172,8 +118,9 @@ def issued_at(entry: dict[str, Any]) -> str | None:
         if type(frame) is not dict:
             return None
         filename, line = frame.get("filename"), frame.get("line")
-        if type(filename) is not str or type(line) is not int:
+        if type(filename) is not str or type(line) is not int or len(filename) > _MAX_PATH:
             return None
+        work.spend(1 + len(filename) // 64, place)
         if filename.endswith(".py") and not any(part in filename for part in _TORCH):
             _, package, inside = filename.rpartition("/site-packages/")
             return f"{inside if package else '/'.join(filename.split('/')[-2:])}:{line}"

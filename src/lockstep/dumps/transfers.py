@@ -32,28 +32,47 @@ def waiting_text(job: Job) -> str:
 def one_sided(job: Job) -> Transfer | None:
     """The first send or receive that waits while its peer, which has a dump, waits in none that fits it."""
     for g, group in enumerate(job.groups):
+        facing = _first_of_each(job, group, g)
         for rank, member in sorted(group.members.items()):
             for waiting in job.traces[id(member.ledger), g].transfers:
                 peer = group.members.get(waiting.peer) if waiting.peer is not None else None
                 operation = member.ledger.ops[waiting.call]
-                if peer is None or peer.rank == rank or operation.op not in _OTHER:
+                if (
+                    peer is None
+                    or peer.rank == rank
+                    or operation.op not in _OTHER
+                    or job.damaged(peer.ledger)
+                ):
                     continue
-                theirs = [
-                    (o, peer.ledger.ops[o.call])
-                    for o in job.traces[id(peer.ledger), g].transfers
-                    if o.peer == rank
-                ]
-                facing = [(o, p) for o, p in theirs if p.op == _OTHER[operation.op]]
-                if not any((p.n, p.dtype) == (operation.n, operation.dtype) for _, p in facing):
-                    return group, *_told(job, group, (rank, waiting, operation), (peer.rank, facing))
+                theirs = facing.get((peer.rank, rank, _OTHER[operation.op]), {})
+                if (operation.n, operation.dtype) not in theirs:
+                    first = next(iter(theirs.values()), None)
+                    return group, *_told(job, group, (rank, waiting, operation), (peer.rank, first))
     return None
+
+
+_Waiting = tuple[Open, Operation]
+
+
+def _first_of_each(
+    job: Job, group: JobGroup, g: int
+) -> dict[tuple[int, int, str], dict[tuple[int | None, str], _Waiting]]:
+    """By rank, its peer, and `send` or `recv`: the first that waits of each size and type, in order."""
+    found: dict[tuple[int, int, str], dict[tuple[int | None, str], _Waiting]] = {}
+    for rank, member in group.members.items():
+        for waiting in job.traces[id(member.ledger), g].transfers:
+            if waiting.peer is not None:
+                operation = member.ledger.ops[waiting.call]
+                each = found.setdefault((rank, waiting.peer, operation.op), {})
+                each.setdefault((operation.n, operation.dtype), (waiting, operation))
+    return found
 
 
 def _told(
     job: Job,
     group: JobGroup,
     mine: tuple[int, Open, Operation],
-    theirs: tuple[int, list[tuple[Open, Operation]]],
+    theirs: tuple[int, _Waiting | None],
 ) -> tuple[str, tuple[RankView, ...]]:
     rank, waiting, operation = mine
     peer, facing = theirs
@@ -62,9 +81,9 @@ def _told(
     at = f", issued at {waiting.at}" if waiting.at else ""
     to = "to" if operation.op == "send" else "from"
     if facing:
-        opposite = operation_text(facing[0][1], facing[0][0].seq)
+        opposite = operation_text(facing[1], facing[0].seq)
         what = f"rank {other} waits in {opposite}"
-        view = RankView(peer, f"rank {other}", "differs", operation=opposite, issued_at=facing[0][0].at)
+        view = RankView(peer, f"rank {other}", "differs", operation=opposite, issued_at=facing[0].at)
     else:
         what = f"rank {other} has no {_OTHER[operation.op]} that waits for it"
         view = RankView(peer, f"rank {other}", "absent")

@@ -24,8 +24,11 @@ def rank_views(job: Job, group: JobGroup, views: Sequence[RankView]) -> tuple[Ra
         member = group.members.get(view.rank)
         trace = job.traces.get((id(member.ledger), member.g)) if member else None
         at = trace.last_at if trace and view.state == "absent" else view.issued_at
-        process = f"rank {job.global_rank(group, view.rank)}" + ("" if member else ", no dump")
-        told.append(replace(view, process=process, pid=None, host=None, issued_at=at))
+        process = f"rank {job.global_rank(group, view.rank)}" + ("" if member else f", {job.lacking}")
+        state = view.state
+        if state == "done" and member and job.damaged(member.ledger):
+            state, process = "missing", f"{process}, {job.lacking}"
+        told.append(replace(view, process=process, pid=None, host=None, issued_at=at, state=state))
     return tuple(told)
 
 
@@ -37,14 +40,14 @@ def hang_sentence(
     """
     clauses: dict[tuple[int, str, str], list[int]] = {}
     for view in views:
-        clause = _hang_clause(view, seq, queued)
+        clause = _hang_clause(view, seq, queued, job.lacking)
         clauses.setdefault(clause, []).append(job.global_rank(group, view.rank))
     ordered = sorted(clauses.items(), key=lambda item: (item[0][0], -len(item[1]), item[1]))
     told = _join([(one, many, ranks) for (_, one, many), ranks in ordered])
     return f"{group_text(group_view(group))}: {told}"
 
 
-def _hang_clause(view: RankView, seq: int, queued: bool) -> tuple[int, str, str]:
+def _hang_clause(view: RankView, seq: int, queued: bool, lacking: str) -> tuple[int, str, str]:
     at = f" at {view.issued_at}" if view.issued_at else ""
     if view.state == "waiting":
         issued = f", issued{at}" if at else ""
@@ -65,16 +68,16 @@ def _hang_clause(view: RankView, seq: int, queued: bool) -> tuple[int, str, str]
             f"have not issued #{seq}: their last is {last}{many}",
         )
     if view.state == "missing":
-        return 3, "has no dump", "have no dump"
+        return 3, f"has {lacking}", f"have {lacking}"
     return 2, "is past it, or waits in another group", "are past it, or wait in other groups"
 
 
-def difference_sentence(group: JobGroup, views: Sequence[RankView], seq: int | None) -> str:
+def difference_sentence(job: Job, group: JobGroup, views: Sequence[RankView], seq: int | None) -> str:
     """What each rank issued where they part, most ranks first."""
     clauses: dict[str, list[int]] = {}
     for view in views:
         if view.state == "missing":
-            clause = "no dump"
+            clause = job.lacking
         elif view.operation is None:
             clause = (
                 f"issued {view.issued}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from lockstep.flight_records import together
 from lockstep.inside.digest import Stream
 from lockstep.inside.flight_recorder import Entry, Pg, Status
 from lockstep.inside.group_names import Group, GroupNames
@@ -24,11 +25,6 @@ barrier, or it was overwritten.
 
 INIT = "communicator init"
 """Stands for a group's first collective while NCCL makes the group's communicator for it."""
-
-COALESCED = "coalesced"
-"""Stands for several records of one sequence number: NCCL issues what a coalescing manager collects as one
-collective.
-"""
 
 
 class Call(NamedTuple):
@@ -122,8 +118,8 @@ class _Tracked:
         for calls in (self.pending, self.open):
             if calls and calls[-1].seq == call.seq:
                 last = calls.pop()
-                n = None if last.n is None or call.n is None else last.n + call.n
-                calls.append(last._replace(op=COALESCED, n=n))
+                made = together((last.op, last.dtype, last.n), (call.op, call.dtype, call.n))
+                calls.append(last._replace(op=made.op, dtype=made.dtype, n=made.n))
             else:
                 calls.append(call)
 

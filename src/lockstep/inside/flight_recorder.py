@@ -12,25 +12,11 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-RANK_DEPENDENT_SIZE = frozenset(
-    {
-        "all_gather",
-        "gather",
-        "scatter",
-        "alltoall",
-        "all_to_all",
-        "alltoall_base",
-        "reduce_scatter",
-        "all_to_allv",
-    }
-)
-"""Operations whose element counts may legally differ between the ranks of one call."""
-_EQUAL_ON_GLOO = frozenset({"all_gather"})
-"""Of those the ones that gloo has for equal counts only; ZeRO-3 gathers its parameters with it there."""
-
+from lockstep.flight_records import Call, call, dtype_of
 
 Pg = tuple[int, int]
 """A group as the recorders know it: which recorder (gloo's and NCCL's count their groups apart), and its
@@ -105,13 +91,15 @@ class FlightRecorder:
         lost = 0
         for i, dump in enumerate(self._dumps):
             with _collector_off():
-                records = _load(dump(True, False, False)).get("entries", ())
+                loaded = _load(dump(True, False, False))
+                records = loaded.get("entries", ())
                 fresh = [e for e in records if e["record_id"] >= self._next[i]]
                 if fresh:
                     lost += fresh[0]["record_id"] - self._next[i]
                     self._next[i] = fresh[-1]["record_id"] + 1
-                    entries.extend(_entry(i, e) for e in fresh if not e["is_p2p"])
-                del records, fresh
+                    ranks = _sizes(loaded.get("pg_config", {}))
+                    entries.extend(_entry(i, e, ranks) for e in fresh if not e["is_p2p"])
+                del loaded, records, fresh
         return entries, lost
 
     def retired(self) -> frozenset[tuple[Pg, int]]:
@@ -160,21 +148,41 @@ def _key(e: dict[str, Any]) -> int:
     return key
 
 
-def _entry(recorder: int, e: dict[str, Any]) -> Entry:
-    backend, _, op = e["profiling_name"].partition(":")
-    may_differ = RANK_DEPENDENT_SIZE - _EQUAL_ON_GLOO if backend == "gloo" else RANK_DEPENDENT_SIZE
-    # A rank that only receives, as of a scatter, has no input.
-    dtypes = e["input_dtypes"] or e["output_dtypes"]
-    return Entry(
-        pg=(recorder, int(e["pg_id"])),
-        names=tuple(e["process_group"]),
-        key=_key(e),
-        seq=e["collective_seq_id"],
-        op=op,
-        dtype=dtypes[0] if dtypes else "",
-        n=None if op in may_differ else elements(e["input_sizes"]),
-        t=e["time_created_ns"] / 1e9,
+@lru_cache(maxsize=4096)
+def _call(name: str, given: int | None, taken: int | None, dtype: str, size: int | None) -> Call:
+    return call(name, given, taken, dtype, size)
+
+
+def _entry(recorder: int, e: dict[str, Any], ranks: dict[str, int]) -> Entry:
+    """`ranks` has how many ranks a group has, by name."""
+    inputs, outputs, types = e["input_sizes"], e["output_sizes"], e["input_dtypes"]
+    names = tuple(e["process_group"])
+    name = e["profiling_name"]
+    given = elements(inputs) if inputs else None
+    made = _call(
+        name,
+        given,
+        given if outputs == inputs else elements(outputs) if outputs else None,
+        types[0] if len(types) == 1 and types == e["output_dtypes"] else dtype_of(types, e["output_dtypes"]),
+        ranks.get(names[0]),
     )
+    seq = e["collective_seq_id"]
+    return Entry(
+        (recorder, int(e["pg_id"])),
+        names,
+        seq if made.backend == "nccl" else e["op_id"],
+        seq,
+        made.op,
+        made.dtype,
+        made.n,
+        e["time_created_ns"] / 1e9,
+    )
+
+
+def _sizes(config: dict[str, Any]) -> dict[str, int]:
+    """How many ranks each group has, by name. gloo does not write it."""
+    lists = {name: group.get("ranks", "") for name, group in config.items()}
+    return {name: ranks.count(",") + 1 for name, ranks in lists.items() if name and len(ranks) > 2}
 
 
 def elements(sizes: list[list[int]]) -> int:

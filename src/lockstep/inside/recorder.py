@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.clock import clock_id, stamp
+from lockstep.flight_records import RULES
 from lockstep.inside.capture import RelaxedThread
 from lockstep.inside.counters import Counted, Counts, GroupTable
 from lockstep.inside.flight_recorder import NCCL, FlightRecorder, Status
@@ -70,7 +71,8 @@ class Probe:
         self._directory = directory
         self._writer = LedgerWriter(directory / "ledgers", self._stem)
         self._write({"k": "process", "v": VERSION, "side": side, "role": role, "rank": rank, "pid": self.pid,
-                     "host": socket.gethostname(), "clock": clock_id(), "stack": stack, "versions": versions,
+                     "host": socket.gethostname(), "clock": clock_id(), "stack": stack, "rules": RULES,
+                     "versions": versions,
                      "argv": sys.argv[:64]})  # fmt: skip
         self._recorder = FlightRecorder()
         self._names = GroupNames(side, purpose)

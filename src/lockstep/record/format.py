@@ -35,6 +35,7 @@ class ProcessLine(Line, frozen=True, tag="process"):
     host: str = ""
     clock: str = ""
     stack: str = ""
+    rules: Count = 1
     versions: dict[str, str] = {}
     argv: list[str] = []
 

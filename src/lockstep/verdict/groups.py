@@ -144,4 +144,27 @@ def gather(ordered: Sequence[Ledger]) -> tuple[list[JobGroup], list[Problem]]:
         if missing := job_group.missing:
             what = f"group {job_group.name}: no ledger of {ranks_text(missing)} of {len(job_group.ranks)}"
             problems.append(Problem(None, None, what))
+        problems += _of_other_rules(job_group)
     return found, problems
+
+
+def _of_other_rules(group: JobGroup) -> list[Problem]:
+    """Takes members out whose records were turned into operations by older rules than their peers': their
+    operations and digests cannot be compared.
+    """
+    newest = max(_rules(member) for member in group.members.values())
+    older = [member for member in group.members.values() if _rules(member) < newest]
+    for member in older:
+        del group.members[member.rank]
+    what = f"by rules {newest}, as its peers have them: ranks ran different releases of Lockstep"
+    return [
+        Problem(
+            m.ledger.path, 1, f"group {group.name}: operations by rules {_rules(m)}: expected them {what}"
+        )
+        for m in older
+    ]
+
+
+def _rules(member: Member) -> int:
+    assert member.ledger.process is not None
+    return member.ledger.process.rules

@@ -78,10 +78,13 @@ def _hang(group: JobGroup, at: float) -> Hang | None:
         wait = member.ledger.waiting_at(at)
         if wait and wait.g == member.g:
             waits[rank] = wait
-    for seq in sorted({wait.seq for wait in waits.values()}):
-        absent = tuple(rank for rank, member in sorted(group.members.items()) if member.issued < seq)
-        operations = {(w.op, w.dtype, w.n) for w in waits.values() if w.seq == seq and w.op}
-        if absent or len(operations) > 1:
+    operations: dict[int, set[tuple[str, str, int | None]]] = {}
+    for w in waits.values():
+        operations.setdefault(w.seq, set()).update([(w.op, w.dtype, w.n)] if w.op else [])
+    fewest = min((member.issued for member in group.members.values()), default=0)
+    for seq in sorted(operations):
+        if fewest < seq or len(operations[seq]) > 1:
+            absent = tuple(rank for rank, member in sorted(group.members.items()) if member.issued < seq)
             return Hang(group, seq, waits, absent)
     return None
 
@@ -93,6 +96,7 @@ class _Graph:
         self._hangs = hangs
         self._at = at
         self._differing = {id(group) for group in differing}
+        self._known: dict[int, list[Hang | Boundary] | None] = {}
         self._by_place = {
             (id(m.ledger), m.g): hang for hang in hangs.values() for m in hang.group.members.values()
         }
@@ -109,8 +113,11 @@ class _Graph:
         """None for a group with at least one rank that is absent, or at odds with its peers, on its own
         account.
         """
-        edges = [self._elsewhere(hang, hang.group.members[rank]) for rank in hang.absent]
-        return [edge for edge in edges if edge] if edges and all(edges) else None
+        if id(hang) not in self._known:
+            edges = [self._elsewhere(hang, hang.group.members[rank]) for rank in hang.absent]
+            known = [edge for edge in edges if edge] if edges and all(edges) else None
+            self._known[id(hang)] = known
+        return self._known[id(hang)]
 
     def root(self) -> Hang | None:
         own = [hang for hang in self._hangs.values() if self._edges(hang) is None]
@@ -118,8 +125,8 @@ class _Graph:
             return min(own, key=lambda h: (h.group.side == "trainer", *self._rank(h)))
         # Every group waits for another one: in a circle, or in the end for a rollout that does not differ.
         # A rank that left a group's order is absent from that group and waits alone in the next one.
-        circles = [hang for hang in self._hangs.values() if self._circular(hang)]
-        return min(circles, key=self._rank, default=None)
+        ordered = sorted(self._hangs.values(), key=self._rank)
+        return next((hang for hang in ordered if self._circular(hang)), None)
 
     def _rank(self, hang: Hang) -> tuple[bool, int, str, tuple[int, ...]]:
         group = hang.group

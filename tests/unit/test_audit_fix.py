@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from lockstep.audit import Severity
 from lockstep.audit.cures import CAUSE, CURES
 from lockstep.audit.fix import fix
-from lockstep.audit.shell.statements import parse
+from lockstep.audit.shell.syntax import Syntax
 from lockstep.causes import CAUSES
 from lockstep.cli import app
 from lockstep.remedies.model import Tried
@@ -151,7 +151,7 @@ def test_inside_a_container():
 def test_bash_and_the_parser_accept_the_result(wait):
     text, _ = fixed(script(rollout=f"MASTER_PORT=1 {DP2} &", wait=wait))
     assert "until curl" in text
-    root = parse(text.encode())
+    root = Syntax().tree(text.encode())
     assert root is not None
     assert not root.has_error
     # -n reads the script and runs nothing of it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from lockstep.audit import AuditError, from_texts
 from lockstep.audit.model import MAX_TEXT
-from lockstep.audit.shell.statements import parse
+from lockstep.audit.shell.syntax import Syntax
 from lockstep.audit.shell.text import decode
 from lockstep.cli import app
 
@@ -30,6 +31,28 @@ def test_unreadable(data, message):
     with pytest.raises(AuditError, match="expected a launch script") as caught:
         decode(data, "x")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data", [gzip.compress(script().encode()), "swift rollout\n".encode("utf-16"), b"\xff\xfe\xfd\x81", b""]
+)
+@pytest.mark.parametrize("option", [[], ["--versions"]])
+def test_what_is_no_text_is_refused_with_a_sentence(data, option, tmp_path):
+    (tmp_path / "a").write_bytes(data)
+    good = [str(SCRIPTS / "launch.sh")] if option else []
+    result = CliRunner().invoke(app, ["audit", *good, *option, str(tmp_path / "a")])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("lockstep: ")
+    assert "expected a" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_closed_stdin_is_said():
+    code = "import os, sys; os.close(0); from lockstep.cli import main; main()"
+    asked = [sys.executable, "-c", code, "audit", "/dev/stdin"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("lockstep: /dev/stdin: cannot be read: ")
 
 
 def test_chinese_windows_encoding_is_read():
@@ -60,9 +83,28 @@ def test_too_many_processes():
         from_texts([("x.sh", "swift rollout --model m\n" * 300)])
 
 
-def test_parser_has_a_time_limit():
-    assert parse(b"<<EOF\n" * 4000, limit_s=0.01) is None
-    assert parse(b"swift rollout\n") is not None
+def test_the_parser_has_a_limit_of_cpu_time_and_says_so():
+    slow = "swift rollout --model m\n" + "<<EOF\n" * 40_000
+    with pytest.raises(AuditError, match=r"x\.sh:1: cannot be parsed in 3 s of CPU: expected"):
+        from_texts([("x.sh", slow)])
+
+
+def test_the_scripts_quoted_in_a_script_share_its_time():
+    syntax = Syntax(limit_s=0)
+    assert syntax.tree(b"swift rollout\n") is None
+    assert Syntax().tree(b"swift rollout\n") is not None
+
+
+def test_no_code_is_taken_from_the_folder_in_which_the_audit_is_run(tmp_path):
+    for name in ("tree_sitter_bash", "tree_sitter", "lockstep", "resource"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')\n")
+    (tmp_path / "x.sh").write_text(script() + "# a comment\n" * 4000)
+    # As the installed command has it: no current folder on the path.
+    code = "import sys; sys.path.pop(0); from lockstep.cli import main; main()"
+    asked = [sys.executable, "-c", code, "audit", "x.sh"]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "no hazard found" in done.stdout
+    assert not (tmp_path / "executed").exists()
 
 
 def test_endless_recursion_and_growth_are_bounded():

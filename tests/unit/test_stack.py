@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from lockstep.stacks.base import StackError
+from lockstep.stacks.swift import pins as stack
 from lockstep.stacks.swift.pins import check_stack
 from lockstep.stacks.swift.releases import PINNED, VLLM
 
@@ -42,3 +44,14 @@ def test_all_that_is_wrong_is_told_at_once_and_how_to_get_it_right() -> None:
 def test_the_other_devices_vllm_is_not_enough() -> None:
     with pytest.raises(StackError, match=VLLM["cpu"][0]):
         check_stack("cpu", CUDA)
+
+
+def test_the_cpu_build_is_completed_without_code_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm.py").write_text("open('executed', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stack, "_version", lambda _: None)
+    with pytest.raises(StackError, match=r"vLLM cannot be imported: .*No module named 'vllm'"):
+        stack.complete_cpu_build()
+    assert not (tmp_path / "executed").exists()

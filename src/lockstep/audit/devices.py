@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.audit.model import Process, Setting, Value
+from lockstep.audit.versions import at_least
+
+TRL_ONLINE = "1.11.0"
+"""The first trl release whose vllm-serve starts `vllm serve`, with its coordinator."""
+
+_MAX_LIST = 4096
+"""Characters of a list of GPUs; a longer one names none that exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +40,9 @@ def devices(process: Process) -> Devices:
         return Devices(
             None, None, tuple(str(i) for i in range(need)) if need is not None and need <= 4096 else None
         )
-    if not setting.value.known:
+    visible = _listed(setting.value)
+    if visible is None:
         return Devices(setting, None, None)
-    visible = _listed(setting.value) or ()
     if of_container is not None and all(part.isdigit() and int(part) < len(of_container) for part in visible):
         # Inside a container the GPUs it was given are counted from 0.
         visible = tuple(of_container[int(part)] for part in visible)
@@ -43,13 +50,15 @@ def devices(process: Process) -> Devices:
 
 
 def _listed(value: Value) -> tuple[str, ...] | None:
-    if not value.known:
+    if not value.known or len(value.text) > _MAX_LIST:
         return None
     return tuple(part.strip() for part in value.text.split(",") if part.strip())
 
 
 def ranks_here(process: Process) -> int | None:
     """Ranks that a process has on this host; None where that cannot be told."""
+    if process.side == "unread":
+        return None
     if process.side == "trainer":
         value = launcher_value(process, "nproc_per_node", "NPROC_PER_NODE")
         if value is None:
@@ -57,7 +66,7 @@ def ranks_here(process: Process) -> int | None:
             elsewhere = process.program.startswith(("accelerate", "deepspeed")) or process.flag("use_ray")
             return None if elsewhere or (process.hidden and process.program.startswith("megatron")) else 1
         return value.number()
-    tensor, data = parallel(process)
+    tensor, data = parallel(process)[0], data_parallel_here(process)
     return None if tensor is None or data is None else tensor * data
 
 
@@ -77,9 +86,13 @@ def launcher_value(process: Process, option: str, variable: str) -> Value | None
     names = [
         option,
         *(
-            {"nproc_per_node": ["num_processes", "num_gpus"], "nnodes": ["num_machines", "num_nodes"]}.get(
-                option, []
-            )
+            {
+                "nproc_per_node": ["num_processes", "num_gpus"],
+                "nnodes": ["num_machines", "num_nodes"],
+                "node_rank": ["machine_rank"],
+                "master_addr": ["main_process_ip"],
+                "master_port": ["main_process_port"],
+            }.get(option, [])
         ),
     ]
     for name in names:
@@ -99,24 +112,34 @@ def parallel(process: Process) -> tuple[int | None, int | None]:
         if process.program.split("/")[0].split()[0] in ("trl", "vllm")
         else "swift"
     ]
-    tensor, data = names
-    short = {"tensor_parallel_size": "tp", "data_parallel_size": "dp"}
-    found = []
-    for name in (tensor, data):
-        number = process.number(name, 1)
-        if name in short and name not in process.options and short[name] in process.options:
-            number = process.number(short[name], 1)
-        found.append(number)
-    return found[0], found[1]
+    # ms-swift had the longer names without the prefix before 3.7.0.
+    other = {
+        "tensor_parallel_size": "tp",
+        "data_parallel_size": "dp",
+        "vllm_tensor_parallel_size": "tensor_parallel_size",
+        "vllm_data_parallel_size": "data_parallel_size",
+    }
+    given = [other[name] if name not in process.options else name for name in names]
+    tensor, data = (process.number(name, 1) for name in given)
+    return tensor, data
+
+
+def data_parallel_here(process: Process) -> int | None:
+    """Data-parallel ranks that a rollout or server has on this host: all, unless it is told how many."""
+    for name in ("data_parallel_size_local", "dpl"):
+        if name in process.options:
+            return process.number(name, 1)
+    return parallel(process)[1]
 
 
 def asynchronous(process: Process) -> bool | None:
     """Whether a rollout server uses vLLM's asynchronous engine; None where that cannot be told."""
     if process.program == "trl vllm-serve":
-        return False
-    given = process.flag("vllm_use_async_engine", None)
-    if given is not None or "vllm_use_async_engine" in process.options:
-        return given
+        trl = process.versions.get("trl")
+        return trl is not None and bool(at_least(trl, TRL_ONLINE))
+    for name in ("vllm_use_async_engine", "use_async_engine"):
+        if name in process.options:
+            return process.flag(name)
     if process.hidden:
         return None
     return "multi_turn_scheduler" in process.options

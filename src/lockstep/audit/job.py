@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lockstep.audit import sources as facts
 from lockstep.audit import versions
-from lockstep.audit.model import AuditError, Command, Finding, Job, Place, Severity
-from lockstep.audit.programs import process_of, wait_of
+from lockstep.audit.model import AuditError, Command, Finding, Job, Place, Process, Severity
+from lockstep.audit.programs import process_of, unread_of, wait_of
 from lockstep.audit.shell.follow import follow
 from lockstep.audit.shell.paste import Repaired, repair
 from lockstep.audit.shell.statements import Followed
@@ -42,6 +42,9 @@ def from_texts(texts: Iterable[tuple[str, str]], pinned: dict[str, str] | None =
     job.versions = {**versions.from_commands(job.commands), **(pinned or {})}
     if not job.processes:
         raise AuditError(_nothing(named, job, lines))
+    for process in job.processes:
+        process.versions = job.versions
+    job.notes.extend(_not_read(job.unread))
     if not {"vllm", "ms-swift"} & job.versions.keys():
         job.notes.append(
             Finding(
@@ -71,6 +74,8 @@ def _take(job: Job, followed: Followed) -> None:
                 )
         elif (wait := wait_of(command, order)) is not None:
             job.waits.append(wait)
+        elif len(job.unread) < MAX_PROCESSES and (unread := unread_of(command, order)) is not None:
+            job.unread.append(unread)
 
 
 def _nothing(named: list[str], job: Job, lines: int) -> str:
@@ -91,6 +96,22 @@ def _name(command: Command) -> str:
         if name in ("swift", "vllm", "trl") and len(command.words) > 1
         else name
     )
+
+
+def _not_read(unread: list[Process]) -> Iterable[Finding]:
+    seen: set[str] = set()
+    for process in unread:
+        if process.program in seen:
+            continue
+        seen.add(process.program)
+        yield Finding(
+            "program-not-read",
+            Severity.NOTE,
+            process.place,
+            f"{process.program} was not read",
+            "The audit knows the programs of ms-swift, trl vllm-serve and vllm serve. It does not say what "
+            "this one does with its options, and whether it fits the others.",
+        )
 
 
 def _notes(path: str, text: str, repaired: Repaired, followed: Followed) -> Iterable[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 65_536
 """Longest value kept, in characters: a script that doubles a variable in a loop must not exhaust memory."""
+
+
+DEFAULT = "default"
+"""Origin of what a script takes where the environment or its arguments give nothing."""
 
 
 class AuditError(Exception):
@@ -55,6 +59,11 @@ class Value:
     def known(self) -> bool:
         return all(part.known for part in self.parts)
 
+    @property
+    def default(self) -> bool:
+        """Whether the environment or an argument may have another value than the script shows."""
+        return any(part.origin == DEFAULT for part in self.parts)
+
     def same(self, other: Value) -> bool:
         """True where both must be equal whenever the script runs."""
         mine, theirs = (tuple((p.text, p.origin) for p in v.parts if not p.known) for v in (self, other))
@@ -89,7 +98,7 @@ def join(values: Iterable[Value]) -> Value:
             if size > MAX_TEXT:
                 return unknown("(too long)", "too long")
             if parts and part.known and parts[-1].known:
-                parts[-1] = Part(parts[-1].text + part.text)
+                parts[-1] = Part(parts[-1].text + part.text, origin=parts[-1].origin or part.origin)
             else:
                 parts.append(part)
     return Value(tuple(parts))
@@ -177,6 +186,8 @@ class Process:
     hidden: tuple[str, ...] = ()
     """What may hold further options that cannot be seen from here."""
     order: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Releases that the job runs: some decide what a program does with its options."""
 
     @property
     def place(self) -> Place:
@@ -277,6 +288,8 @@ class Job:
     """All that the scripts start, in the order in which they do."""
 
     processes: list[Process] = field(default_factory=list)
+    unread: list[Process] = field(default_factory=list)
+    """Programs that may be part of the job and that this audit does not know."""
     waits: list[Wait] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     notes: list[Finding] = field(default_factory=list)

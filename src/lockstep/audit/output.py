@@ -62,7 +62,7 @@ def show(job: Job, findings: list[Finding]) -> None:
             )
         )
     else:
-        console.print(Text("no hazard found", style="bold green"))
+        console.print(Text(_nothing_found(findings), style="bold green"))
     for finding in findings:
         console.print()
         head = Text(f"{finding.severity.value:8}", style=_STYLES[finding.severity])
@@ -78,6 +78,20 @@ def show(job: Job, findings: list[Finding]) -> None:
             )
     console.print()
     _table(job, console)
+
+
+_UNREAD = ("program-not-read", "calls-script", "sourced", "not-understood")
+_NAMED = 3
+
+
+def _nothing_found(findings: list[Finding]) -> str:
+    """The conclusion where there is no hazard: it reaches as far as the audit has read."""
+    unread = [finding for finding in findings if finding.id in _UNREAD]
+    if not unread:
+        return "no hazard found"
+    named = "; ".join(f"{finding.title} ({finding.place})" for finding in unread[:_NAMED])
+    more = f"; and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+    return f"no hazard found in what was read, but {named}{more}"
 
 
 def _quote(job: Job, finding: Finding) -> str:

@@ -8,7 +8,15 @@ from lockstep.audit.checks.batch import arithmetic, is_grpo
 from lockstep.audit.checks.boundaries import boundaries
 from lockstep.audit.checks.environment import uses_master
 from lockstep.audit.checks.ports import WEIGHT_SYNC, connects_to, serves_on
-from lockstep.audit.devices import asynchronous, devices, launcher_value, parallel, ranks_here, world_size
+from lockstep.audit.devices import (
+    asynchronous,
+    data_parallel_here,
+    devices,
+    launcher_value,
+    parallel,
+    ranks_here,
+    world_size,
+)
 from lockstep.audit.model import Job, Process, Value
 
 _SHOWN = (
@@ -80,6 +88,7 @@ def sheet(process: Process, job: Job) -> dict[str, Any]:
         "world_size": world_size(process) if trainer else ranks_here(process),
         "tensor_parallel_size": tensor if server else None,
         "data_parallel_size": data if server else None,
+        "data_parallel_size_local": data_parallel_here(process) if server else None,
         "engine": engine,
         "ports": {
             "serves_on": _optional(serves_on(process)) if server else None,

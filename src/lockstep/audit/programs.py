@@ -11,7 +11,26 @@ from lockstep.audit.shell.wrappers import name_of, without_start
 _SIDES = {"rollout": "rollout", "rlhf": "trainer", "sft": "trainer", "pt": "trainer", "deploy": "server"}
 _SCRIPT = re.compile(r"(?:^|/)swift/cli/(\w+)\.py\Z")
 _PYTHON = re.compile(r"python[\d.]*\Z")
+_PROGRAMS = frozenset(("swift", "megatron", "trl", "vllm", "torchrun", "accelerate", "deepspeed"))
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_OTHER = frozenset(("llamafactory-cli", "axolotl", "xtuner", "colossalai", "horovodrun"))
+_TRAINERS_OF_TRL = frozenset(("grpo", "rloo", "dpo", "sft", "kto", "reward"))
+_TOOLS = frozenset(
+    (
+        "pip",
+        "venv",
+        "json",
+        "http",
+        "compileall",
+        "pytest",
+        "ensurepip",
+        "timeit",
+        "zipfile",
+        "site",
+        "sysconfig",
+    )
+)
+"""Modules that people run in launch scripts and that start no job."""
 _PROBES = frozenset(
     (
         "curl",
@@ -36,30 +55,31 @@ def options_of(words: Iterable[Word]) -> tuple[dict[str, Option], list[Word], tu
     or underscores, the last
     mention counts.
     """
-    options: dict[str, Option] = {}
     positional: list[Word] = []
     hidden: list[str] = []
-    current: Option | None = None
+    current = ""
+    values: dict[str, list[Word]] = {}
+    heads: dict[str, Word] = {}
     for word in words:
         text = word.text
         first = word.value.parts[0] if word.value.parts else None
         if first is not None and first.known and _OPTION.match(text) and not re.match(r"-\d", text):
             name, equals, _ = text.partition("=")
-            values = (_after_equals(word),) if equals else ()
-            current = Option(name.lstrip("-").replace("-", "_"), values, word)
-            options.pop(current.name, None)
-            options[current.name] = current
-        elif current is not None:
+            current = name.lstrip("-").replace("-", "_")
+            heads.pop(current, None)
+            heads[current] = word
+            values[current] = [_after_equals(word)] if equals else []
+        elif current:
             # An unknown after a complete option may be a whole list of further options.
-            if current.values and _may_be_many(word):
+            if values[current] and _may_be_many(word):
                 hidden.append(text)
                 continue
-            current = Option(current.name, (*current.values, word), current.word)
-            options[current.name] = current
+            values[current].append(word)
         else:
             positional.append(word)
             if _may_be_many(word):
                 hidden.append(text)
+    options = {name: Option(name, tuple(values[name]), word) for name, word in heads.items()}
     if "config" in options and options["config"].values:
         hidden.append(options["config"].values[0].text)
     hidden.extend(word.text for word in positional if word.text.endswith(".json"))
@@ -76,6 +96,13 @@ def _may_be_many(word: Word) -> bool:
 def _after_equals(word: Word) -> Word:
     count = word.text.index("=") + 1
     return Word(without_start(word.value, count), word.place, word.start, word.end, word.quote)
+
+
+def may_be_process(command: Command) -> bool:
+    """Whether a command's first word is a program that can start part of a job, so that its environment
+    matters."""
+    name = name_of(command.words[0]) if command.words else ""
+    return name in _PROGRAMS or _PYTHON.match(name) is not None
 
 
 def process_of(command: Command, order: int) -> Process | None:
@@ -95,6 +122,42 @@ def process_of(command: Command, order: int) -> Process | None:
     if name in ("torchrun", "accelerate", "deepspeed"):
         start = 2 if name == "accelerate" else 1
         return _launched(command, name, start, order)
+    return None
+
+
+def unread_of(command: Command, order: int) -> Process | None:
+    """A program of Python or of a launcher that `process_of` does not know; None for what starts none."""
+    words = command.words
+    name = name_of(words[0])
+    if (name == "trl" and len(words) > 1 and words[1].text in _TRAINERS_OF_TRL) or name in _OTHER:
+        head = words[min(1, len(words) - 1)]
+        return _make(command, "unread", f"{name} {head.text[:80]}", words[2:], head, order)
+    python = _PYTHON.match(name) is not None
+    if not python and name not in ("torchrun", "accelerate", "deepspeed"):
+        return None
+    if name == "accelerate" and (len(words) < 2 or words[1].text != "launch"):
+        return None
+    launched = False
+    for i in range(1, len(words)):
+        text = words[i].text
+        if python and text in ("-c", "-"):
+            return None
+        module = text in ("-m", "--module") and i + 1 < len(words)
+        if module and python and words[i + 1].text in _LAUNCHERS:
+            launched = True
+            continue
+        if module and python and words[i + 1].text.split(".")[0] in _TOOLS:
+            return None
+        if not module and not text.endswith(".py"):
+            continue
+        head = words[i + 1] if module else words[i]
+        program = " ".join([name, *(["launch"] if name == "accelerate" else []), *(["-m"] if module else [])])
+        process = _make(
+            command, "unread", f"{program} {head.text[:80]}", words[i + 1 + module :], head, order
+        )
+        if process is not None:
+            process.launcher = {} if python and not launched else options_of(words[1:i])[0]
+        return process
     return None
 
 

@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     collector = Collector(options.to, Redactor(), options.file_mib << 20, options.total_mib << 20)
     programs = [
-        ("versions.txt", [options.python, "-c", _ASK]),
+        ("versions.txt", [options.python, "-I", "-c", _ASK]),
         ("nvidia-smi.txt", ["nvidia-smi", "-q"]),
         ("nvidia-topology.txt", ["nvidia-smi", "topo", "-m"]),
     ]

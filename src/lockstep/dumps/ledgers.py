@@ -10,8 +10,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from lockstep.record import Group, Ledger, Mark, Problem, ProcessLine, Pulse, Waiting
-from lockstep.verdict.groups import JobGroup, Member
-from lockstep.verdict.wait_graph import ranks_text
+from lockstep.verdict.groups import JobGroup, Member, ranks_text
 
 from .errors import MAX_MEMBERS, MAX_RANKS, DumpError
 from .model import Dump, GroupKey, Open, Trace

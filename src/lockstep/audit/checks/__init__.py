@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lockstep.audit.checks import batch, boundaries, devices, engine, environment, ports, startup, timeouts
+from lockstep.audit.checks import (
+    batch,
+    boundaries,
+    devices,
+    engine,
+    environment,
+    nodes,
+    options,
+    ports,
+    startup,
+    timeouts,
+)
 from lockstep.audit.model import Finding, Job
 
 CHECKS: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     engine.check,
+    options.check,
+    nodes.check,
     environment.check,
     ports.check,
     startup.check,

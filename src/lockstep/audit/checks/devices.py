@@ -7,7 +7,7 @@ from itertools import combinations
 
 from lockstep.audit import sources as facts
 from lockstep.audit.checks.ports import LOCAL_HOSTS
-from lockstep.audit.devices import devices, parallel, ranks_here
+from lockstep.audit.devices import data_parallel_here, devices, parallel, ranks_here
 from lockstep.audit.model import Finding, Job, Place, Process, Severity
 
 
@@ -23,15 +23,17 @@ def check(job: Job) -> Iterator[Finding]:
 def _overlaps(job: Job) -> Iterator[Finding]:
     apart: list[str] = []
     last: Process | None = None
-    for one, other in combinations(job.processes, 2):
+    processes = sorted([*job.processes, *job.unread], key=lambda process: process.order)
+    owned = {id(process): devices(process) for process in processes}
+    for one, other in combinations(processes, 2):
         if _host(one) != _host(other) or _server_far_away(one) or _server_far_away(other):
             continue
-        if "trainer" not in (one.side, other.side) and one.side != other.side:
+        if not {"trainer", "unread"} & {one.side, other.side} and one.side != other.side:
             continue
-        mine, theirs = devices(one), devices(other)
+        mine, theirs = owned[id(one)], owned[id(other)]
         if mine.used is None or theirs.used is None or (mine.unset and theirs.unset):
             continue
-        if one.side == other.side == "trainer" and not (one.command.background):
+        if not one.command.background and _one_after_the_other(one, other):
             continue
         shared = [device for device in mine.used if device in theirs.used]
         last = other if other.command.env.get("CUDA_VISIBLE_DEVICES") is not None else one
@@ -63,10 +65,15 @@ def _overlaps(job: Job) -> Iterator[Finding]:
         )
 
 
+def _one_after_the_other(one: Process, other: Process) -> bool:
+    """Whether the first, which is in the foreground, ends before the second begins: a server does not."""
+    return one.side == "unread" or (one.side == "trainer" and other.side in ("trainer", "unread"))
+
+
 def _server_far_away(process: Process) -> bool:
     """Whether a trainer's server is on another host, so that the GPUs of the two are others."""
     hosts = process.options.get("vllm_server_host")
-    if process.side != "trainer" or hosts is None:
+    if process.side not in ("trainer", "unread") or hosts is None:
         return False
     return all(word.value.known and word.text not in LOCAL_HOSTS for word in hosts.values)
 
@@ -95,7 +102,7 @@ def _trainer(process: Process) -> Iterator[Finding]:
             Severity.OK,
             place,
             f"{ranks} ranks on {count} GPUs",
-            "NPROC_PER_NODE equals the number of visible GPUs.",
+            "There are as many ranks as visible GPUs.",
         )
     elif ranks > count:
         yield Finding(
@@ -121,15 +128,33 @@ def _trainer(process: Process) -> Iterator[Finding]:
             Severity.HAZARD if grpo or not whole else Severity.WARNING,
             place,
             f"{ranks} rank{'s' if ranks > 1 else ''} on {count} GPUs",
-            f"NPROC_PER_NODE {'is not set' if process.env('NPROC_PER_NODE') is None else 'is lower'}: {why}",
+            f"{_why_fewer(process)}: {why}",
             (facts.DEVICE_MAP, facts.RLHF_ARGUMENTS),
-            "Make NPROC_PER_NODE equal to the number of visible GPUs.",
+            f"Start it with swift {_subcommand(process)}, which starts torchrun, or with torchrun itself."
+            if process.launcher == {}
+            else "Start as many ranks as there are visible GPUs."
+            if process.launcher is not None
+            else "Make NPROC_PER_NODE equal to the number of visible GPUs.",
         )
+
+
+def _subcommand(process: Process) -> str:
+    return process.program.rsplit("/", 1)[-1].removesuffix(".py")
+
+
+def _why_fewer(process: Process) -> str:
+    """Why a trainer has fewer ranks than GPUs."""
+    if process.launcher == {}:
+        set_ = "NPROC_PER_NODE is not read" if process.env("NPROC_PER_NODE") is not None else "one rank"
+        return f"started by python itself there is no torchrun ({set_})"
+    if process.launcher is not None:
+        return f"{process.program.split()[0]} is told to start fewer"
+    return f"NPROC_PER_NODE {'is not set' if process.env('NPROC_PER_NODE') is None else 'is lower'}"
 
 
 def _rollout(process: Process) -> Iterator[Finding]:
     found = devices(process)
-    tensor, data = parallel(process)
+    tensor, data = parallel(process)[0], data_parallel_here(process)
     if found.visible is None or tensor is None or data is None:
         if found.setting is not None and found.visible is None:
             yield _unknown(process, found.setting.value.text)

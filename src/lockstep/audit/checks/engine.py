@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from lockstep.audit import cures
 from lockstep.audit import sources as facts
-from lockstep.audit.devices import asynchronous, parallel
+from lockstep.audit.checks.options import refused_name
+from lockstep.audit.devices import TRL_ONLINE, asynchronous, parallel
 from lockstep.audit.model import Finding, Job, Process, Severity, Source
 from lockstep.audit.versions import at_least
 from lockstep.remedies.tried import TRIED
@@ -25,6 +26,8 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def _rollout(process: Process, versions: Mapping[str, str]) -> Iterator[Finding]:
+    if any(refused_name(process, name) for name in ("data_parallel_size", "use_async_engine")):
+        return  # it does not start
     asynch = asynchronous(process)
     tensor, data = parallel(process)
     size = "vllm_data_parallel_size" if "vllm_data_parallel_size" in process.options else "data_parallel_size"
@@ -55,7 +58,7 @@ def _rollout(process: Process, versions: Mapping[str, str]) -> Iterator[Finding]
             f"{_describe(process, asynch, tensor, data)} Open reports about data parallelism of dense "
             "models behind the coordinator "
             "exist too; they are another cause.",
-            (facts.ROLLOUT, facts.ENGINE_CORE, facts.ONLINE_DP),
+            (_server(process, online=True), facts.ENGINE_CORE, facts.ONLINE_DP),
         )
         return
     if asynch is None:
@@ -130,7 +133,8 @@ def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> 
     checked = "" if vllm == CHECKED else f" Checked with vLLM {CHECKED} and ms-swift 3.10.3."
     if process.program.startswith("trl"):
         checked = (
-            f" Reproduced with ms-swift 3.10.3; that trl 0.24.0 does the same is read from its code.{checked}"
+            f" Reproduced with ms-swift 3.10.3; that trl 0.24.0 does the same is read from its code. From "
+            f"{TRL_ONLINE} on trl starts vLLM's own server, which has a coordinator.{checked}"
         )
     return Finding(
         "offline-wave-race",
@@ -152,7 +156,9 @@ def _race(process: Process, tensor: int | None, data: int, vllm: str | None) -> 
     )
 
 
-def _server(process: Process) -> Source:
+def _server(process: Process, *, online: bool = False) -> Source:
+    if online and process.program.startswith("trl"):
+        return facts.TRL_ONLINE
     return facts.TRL_SERVER if process.program.startswith("trl") else facts.ROLLOUT
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lockstep.audit import sources as facts
 from lockstep.audit.devices import launcher_value
-from lockstep.audit.model import Finding, Job, Process, Severity
+from lockstep.audit.model import Finding, Job, Process, Severity, Value
 
 _LAUNCH = ("MASTER_PORT", "MASTER_ADDR", "NPROC_PER_NODE", "NNODES", "NODE_RANK")
 _UNREAD = ("VLLM_DIST_PORT",)
@@ -22,6 +22,8 @@ _MEANT = (
     "PYTORCH_",
     "IMAGE_MAX_",
 )
+_MOST = 50
+"""Variables of one process that are looked at for never reaching it."""
 _SERVER_OWN = (
     "vllm_max_model_len",
     "vllm_gpu_memory_utilization",
@@ -43,6 +45,11 @@ def uses_master(process: Process) -> tuple[bool | None, str]:
         )
     if process.side == "server":
         return False, "vLLM picks its own ports"
+    if process.launcher == {}:
+        return (
+            True,
+            "python starts no torchrun: one rank, which takes MASTER_PORT for its group of one",
+        )
     if process.launcher is not None:
         return (
             False,
@@ -108,7 +115,7 @@ def _from_environment(process: Process) -> Iterator[Finding]:
         return
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         setting = process.command.env.get(name)
-        if process.launcher is not None or setting is None or setting.value.known:
+        if process.launcher is not None or setting is None or not _from_outside(setting.value):
             continue
         yield Finding(
             f"{name.lower().replace('_', '-')}-from-outside",
@@ -124,6 +131,13 @@ def _from_environment(process: Process) -> Iterator[Finding]:
             ),
             (facts.MAIN, facts.RENDEZVOUS if name == "MASTER_ADDR" else facts.TORCHRUN),
         )
+
+
+def _from_outside(value: Value) -> bool:
+    """Whether a value is one that the script never assigns. What it computes is unknown, but not empty."""
+    return any(
+        part.origin.startswith(("environment ", "arguments ")) for part in value.parts if not part.known
+    ) and not any(part.known for part in value.parts)
 
 
 def _server_side_options(process: Process) -> Iterator[Finding]:
@@ -142,13 +156,14 @@ def _server_side_options(process: Process) -> Iterator[Finding]:
 
 
 def _not_exported(process: Process) -> Iterator[Finding]:
-    for name, setting in process.command.shell_only.items():
-        if name in process.command.env or not name.startswith(_MEANT) or setting.how == "loop":
-            continue
-        if any(
-            setting.value.text and setting.value.text in s.value.text for s in process.command.env.values()
-        ):
-            continue
+    meant = [
+        (name, setting)
+        for name, setting in process.command.shell_only.items()
+        if name not in process.command.env and name.startswith(_MEANT) and setting.how != "loop"
+    ]
+    passed = "\0".join(setting.value.text for setting in process.command.env.values()) if meant else ""
+    meant = [(name, s) for name, s in meant[:_MOST] if not s.value.text or s.value.text not in passed]
+    for name, setting in meant:
         yield Finding(
             "not-exported",
             Severity.WARNING,

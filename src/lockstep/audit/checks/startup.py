@@ -15,8 +15,8 @@ def sleeps_for_server(job: Job) -> list[tuple[Wait, list[Process], Process]]:
     """Each fixed sleep between a server and its trainer with no look at the server in between: (sleep,
     servers, trainer)."""
     found: list[tuple[Wait, list[Process], Process]] = []
-    for trainer in job.side("trainer"):
-        if "vllm_server_host" not in trainer.options and "vllm_server_base_url" not in trainer.options:
+    for trainer in [*job.side("trainer"), *job.unread]:
+        if not _meets_server(trainer):
             continue
         path = trainer.place.path
         servers = [p for p in job.side("rollout") if p.order < trainer.order and p.place.path == path]
@@ -35,6 +35,13 @@ def sleeps_for_server(job: Job) -> list[tuple[Wait, list[Process], Process]]:
             if w.kind == "sleep" and (w.seconds is None or w.seconds >= _SHORT)
         )
     return found
+
+
+def _meets_server(process: Process) -> bool:
+    if {"vllm_server_host", "vllm_server_base_url"} & process.options.keys():
+        return True
+    mode = process.option("vllm_mode")
+    return process.side == "unread" and mode is not None and mode.text == "server"
 
 
 def check(job: Job) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from lockstep.audit.model import MAX_TEXT, Setting, Value
+from lockstep.audit.model import MAX_TEXT, Setting, Value, join
 from lockstep.audit.shell.scope import Scope
 from lockstep.audit.shell.words import MAX_WORDS, Expander, Text
 
@@ -26,7 +26,7 @@ def assign(node: Node, text: Text, scope: Scope, how: str = "export") -> Setting
         return None
     result = expander.value(value, scope) if value is not None else Value()
     if appends and len(scope.get(key).text) + len(result.text) < MAX_TEXT:
-        result = Value((*scope.get(key).parts, *result.parts))
+        result = join((scope.get(key), result))
     start, end = text.offset(node.start_byte), text.offset(node.end_byte)
     setting = Setting(key, result, text.place(node.start_byte), how, start, end)
     scope.set(setting)

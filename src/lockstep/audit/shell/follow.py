@@ -12,19 +12,26 @@ from dataclasses import replace
 
 from tree_sitter import Node
 
+from lockstep.audit.meter import NAMES_PER_STEP, Meter
 from lockstep.audit.model import Command, Setting, Word, unknown
+from lockstep.audit.programs import may_be_process
 from lockstep.audit.shell.assign import assign
 from lockstep.audit.shell.scope import Scope
 from lockstep.audit.shell.statements import Followed, Statements, Where
 from lockstep.audit.shell.text import Layout
 from lockstep.audit.shell.words import Expander, Text
-from lockstep.audit.shell.wrappers import SHELLS, name_of, unwrap
+from lockstep.audit.shell.wrappers import SHELLS, WRAPPERS, name_of, unwrap
+
+_BYTES_PER_STEP = 256
+"""Bytes of a script quoted in another that count as one step."""
+_PASSED_PER_STEP = 5
+"""Variables that a process gets that count as one step: each is shown."""
 
 
 def follow(layout: Layout) -> Followed:
     """Follows a whole script. Raises AuditError where it is too large to follow."""
     follower = _Follower()
-    follower.script(Text(layout, layout.data), Scope(), Where())
+    follower.script(Text(layout, layout.data), Scope(follower.meter), Where())
     return follower.out
 
 
@@ -33,9 +40,10 @@ class _Follower(Statements):
         expander = Expander(text)
         words: list[Word] = []
         prefix: dict[str, Setting] = {}
-        inner = scope.copy()
+        inner: Scope | None = None
         for child in node.named_children:
             if child.type == "variable_assignment":
+                inner = inner or scope.copy()
                 # Bash expands each with the ones before it, but the command's own words with none of them.
                 setting = assign(child, text, inner, "prefix")
                 if setting:
@@ -106,16 +114,23 @@ class _Follower(Statements):
             wrapped=where.wrapped or bare.wrapped,
             text_from=where.text_from + bare.text_from,
         )
-        outside = {} if bare.isolated else {**scope.environment(), **prefix}
-        env = {**outside, **{setting.name: setting for setting in bare.added}}
+
+        def environment() -> dict[str, Setting]:
+            outside = {} if bare.isolated else {**scope.environment(), **prefix}
+            return {**outside, **{setting.name: setting for setting in bare.added}}
+
         if bare.script is not None and bare.script.start >= 0:
-            self._nested(bare.script, text, env, scope, where, eval_like=name_of(words[0]) == "eval")
+            self._nested(
+                bare.script, text, environment(), scope, where, eval_like=name_of(words[0]) == "eval"
+            )
             return
         program = name_of(bare.words[0]) if bare.words else ""
         if documents and (program in SHELLS or program in ("ssh", "sbatch")):
+            env = environment()
             for document in documents:
                 isolated = program == "ssh"
-                inner = _fresh({} if isolated else env, scope if not isolated else None)
+                inner = _fresh({} if isolated else env, scope if not isolated else None, self.meter)
+                self.meter.spend((document.end_byte - document.start_byte) / _BYTES_PER_STEP)
                 self.script(
                     text.nested(document.start_byte, document.end_byte, escaped=False),
                     inner,
@@ -127,24 +142,30 @@ class _Follower(Statements):
             if program in SHELLS | {"sbatch"}
             else None
         )
+        if script is None:
+            # By its own name, or behind a wrapper that takes any program.
+            candidates = bare.words if program in WRAPPERS else bare.words[:1]
+            script = next((w for w in candidates if w.text.endswith((".sh", ".bash"))), None)
         if script is not None:
             self.out.called.append((script.text, script.place))
-        self.out.commands.append(
-            Command(
-                words=bare.words,
-                env=env,
-                place=text.place(node.start_byte),
-                start=text.offset(node.start_byte),
-                end=text.offset(node.end_byte),
-                wrapped=where.wrapped,
-                background=where.background,
-                in_loop=where.in_loop,
-                machine=where.machine,
-                shell_only={n: s for n, s in scope.shell_only().items() if n not in env},
-                inside=where.inside,
-                text_from=where.text_from,
-            )
+        command = Command(
+            words=bare.words,
+            env={},
+            place=text.place(node.start_byte),
+            start=text.offset(node.start_byte),
+            end=text.offset(node.end_byte),
+            wrapped=where.wrapped,
+            background=where.background,
+            in_loop=where.in_loop,
+            machine=where.machine,
+            inside=where.inside,
+            text_from=where.text_from,
         )
+        if may_be_process(command):
+            command.env = environment()
+            command.shell_only = {n: s for n, s in scope.shell_only().items() if n not in command.env}
+            self.meter.spend((len(command.env) + len(command.shell_only)) / _PASSED_PER_STEP)
+        self.out.commands.append(command)
 
     def _nested(
         self, word: Word, text: Text, env: dict[str, Setting], scope: Scope, where: Where, eval_like: bool
@@ -157,16 +178,18 @@ class _Follower(Statements):
         start, end = local
         quote = word.quote
         cut = 1 if quote else 0
+        self.meter.spend((end - start) / _BYTES_PER_STEP)
         nested = text.nested(start + cut, end - cut, escaped=quote == '"')
         # Inside double quotes the shell outside fills the variables in; inside single quotes it does not.
-        inner = scope if eval_like else _fresh(env, scope if quote != "'" else None)
+        inner = scope if eval_like else _fresh(env, scope if quote != "'" else None, self.meter)
         self.script(nested, inner, replace(where, inside=quote or where.inside, wrapped=True))
 
 
-def _fresh(env: dict[str, Setting], visible: Scope | None) -> Scope:
+def _fresh(env: dict[str, Setting], visible: Scope | None, meter: Meter) -> Scope:
     """The scope of a new shell that gets `env`, with the variables of `visible` filled in by the shell
     outside."""
-    inner = Scope()
+    inner = Scope(meter)
+    meter.spend((len(env) + (len(visible.values) if visible is not None else 0)) / NAMES_PER_STEP)
     if visible is not None:
         inner.values = dict(visible.values)
         inner.arrays = dict(visible.arrays)
@@ -177,9 +200,5 @@ def _fresh(env: dict[str, Setting], visible: Scope | None) -> Scope:
 
 def _local_span(text: Text, word: Word) -> tuple[int, int] | None:
     """A word's bytes in the text it stands in, found from those in the script."""
-    offsets = [text.offset(i) for i in range(len(text.data) + 1)] if text.nested_in else None
-    if offsets is None:
-        return word.start, word.end
-    if word.start not in offsets or word.end not in offsets:
-        return None
-    return offsets.index(word.start), offsets.index(word.end)
+    start, end = text.local(word.start), text.local(word.end)
+    return None if start is None or end is None else (start, end)

@@ -21,7 +21,8 @@ _PROGRAM = re.compile(
 )
 _SENTENCE = re.compile(r"(?:---|===|```|[^\x00-\x7f]|\d+[\s.)]|[A-Z][\w'&-]*[,:]?\s)")
 _ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*\+?=")
-_FUNCTION = re.compile(r"^\s*(?:function\s+)?([A-Za-z_][\w-]*)\s*\(\s*\)", re.MULTILINE)
+_FUNCTION = re.compile(r"^[ \t]*(?:function[ \t]+)?([A-Za-z_][\w-]*)[ \t]*\([ \t]*\)", re.MULTILINE)
+_USED = re.compile(r"\$\{?(\w+)")
 _COMMON = frozenset(
     [
         "echo",
@@ -180,20 +181,18 @@ def _attach(lines: list[str], kinds: list[str]) -> _Found:
     """Which flags standing alone belong to which command."""
     found = _Found()
     start, last = -1, -1
-    slashes = False
+    slashes = program = False
     for i, kind in enumerate(kinds):
         if kind == "code":
             start, last, slashes = i, i, lines[i].rstrip().endswith("\\")
+            program = bool(_PROGRAM.search(lines[i]))
         elif kind == "inside" and start >= 0:
             last, slashes = i, slashes or lines[i].rstrip().endswith("\\")
+            program = program or bool(_PROGRAM.search(lines[i]))
         elif kind == "sentence":
             start = -1
         elif kind == "flag":
-            ended = (
-                start < 0
-                or re.search(r"[&;|]\s*$", lines[last])
-                or not _PROGRAM.search(" ".join(lines[start : last + 1]))
-            )
+            ended = start < 0 or lines[last].rstrip().endswith(("&", ";", "|")) or not program
             if ended:
                 found.orphans.add(i)
             elif slashes:
@@ -203,7 +202,7 @@ def _attach(lines: list[str], kinds: list[str]) -> _Found:
                 if found.commands and found.commands[-1][0] == start:
                     found.commands.pop()
                 found.commands.append((start, i))
-                last = i
+                last, program = i, program or bool(_PROGRAM.search(lines[i]))
     return found
 
 
@@ -234,7 +233,7 @@ def _assignments_above(lines: list[str], kinds: list[str], start: int, last: int
     command itself uses was never
     one of these.
     """
-    body = "\n".join(lines[start : last + 1])
+    used = {name for line in lines[start : last + 1] for name in _USED.findall(line)}
     loose = any(not lines[i].strip() for i in range(start, last))
     first, i = start, start - 1
     plain: set[int] = set()
@@ -245,7 +244,7 @@ def _assignments_above(lines: list[str], kinds: list[str], start: int, last: int
         name = one_assignment(lines[i]) if kinds[i] == "code" else None
         if name is None:
             break
-        if re.search(rf"\$\{{?{name}\b", body):
+        if name in used:
             plain.add(i)
         first = i
         i -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstep.audit.meter import NAMES_PER_STEP, Meter
 from lockstep.audit.model import Part, Setting, Value, Word, unknown
 
 
@@ -11,7 +12,8 @@ class Scope:
     """Variables of one shell. A subshell works on a copy; an isolated one (a container) starts with
     nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
         self.values: dict[str, Setting] = {}
         self.arrays: dict[str, list[Word]] = {}
         self.exported: set[str] = set()
@@ -21,7 +23,8 @@ class Scope:
         self.export_all = False
 
     def copy(self) -> Scope:
-        other = Scope()
+        self.meter.spend((len(self.values) + len(self.arrays) + len(self.functions)) / NAMES_PER_STEP)
+        other = Scope(self.meter)
         other.values = dict(self.values)
         other.arrays = dict(self.arrays)
         other.exported = set(self.exported)
@@ -43,6 +46,7 @@ class Scope:
         return name in self.values or (name.isdigit() and self.arguments is not None)
 
     def set(self, setting: Setting) -> None:
+        self.meter.spend_on(setting.value)
         self.values[setting.name] = setting
         self.arrays.pop(setting.name, None)
         if self.export_all:
@@ -68,6 +72,7 @@ class Scope:
             self.functions.update(branch.functions)
             self.arrays.update(branch.arrays)
         names = {name for branch in branches for name in branch.values}
+        self.meter.spend(len(names) * (len(branches) + 2) / NAMES_PER_STEP)
         for name in sorted(names):
             settings = [branch.values.get(name) for branch in branches]
             first = next(s for s in settings if s is not None)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tree_sitter import Node
 
+from lockstep.audit.meter import Meter
 from lockstep.audit.model import AuditError, Command, Place, Setting, Word, unknown
 from lockstep.audit.shell.assign import assign, declare
 from lockstep.audit.shell.scope import Scope
-from lockstep.audit.shell.syntax import PARSE_LIMIT_S, parse
+from lockstep.audit.shell.syntax import PARSE_LIMIT_S, Syntax
 from lockstep.audit.shell.words import Expander, Text
 
-MAX_STEPS = 20_000
-"""Statements followed in one script; a script that needs more is made by a program, or to do harm."""
 _MAX_DEPTH = 60
 _MAX_TURNS = 16
 _BLOCKS = frozenset(
@@ -63,13 +63,14 @@ class Statements:
 
     def __init__(self) -> None:
         self.out = Followed()
-        self._steps = 0
+        self.meter = Meter()
+        self._syntax = Syntax()
 
     def script(self, text: Text, scope: Scope, where: Where) -> None:
-        root = parse(text.data)
+        root = self._syntax.tree(text.data)
         if root is None:
             raise AuditError(
-                f"{text.place(0)}: cannot be parsed in {PARSE_LIMIT_S:g} s: expected a launch script"
+                f"{text.place(0)}: cannot be parsed in {PARSE_LIMIT_S} s of CPU: expected a launch script"
             )
         if root.has_error:
             self._note_errors(root, text)
@@ -96,10 +97,8 @@ class Statements:
                 self.statement(child, text, scope, replace(where, background=True) if after == "&" else where)
 
     def statement(self, node: Node, text: Text, scope: Scope, where: Where) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            place = text.place(node.start_byte)
-            raise AuditError(f"{place}: more than {MAX_STEPS} commands to follow: expected a launch script")
+        self.meter.place = partial(text.place, node.start_byte)
+        self.meter.spend(1)
         if where.depth > _MAX_DEPTH:
             return
         where = replace(where, depth=where.depth + 1)

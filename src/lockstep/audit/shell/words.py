@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from lockstep.audit.model import Part, Place, Value, Word, join, literal, unknown
+from lockstep.audit.meter import WORDS_PER_STEP
+from lockstep.audit.model import DEFAULT, MAX_TEXT, Part, Place, Value, Word, join, literal, unknown
 from lockstep.audit.shell.scope import Scope
 from lockstep.audit.shell.text import Layout
 
@@ -42,6 +44,13 @@ class Text:
 
     def of(self, node: Node) -> str:
         return self.data[node.start_byte : node.end_byte].decode(errors="replace")
+
+    def local(self, offset: int) -> int | None:
+        """A byte of the script's rows as a byte of this text; None where this text does not have it."""
+        if self._offsets is None:
+            return offset
+        found = bisect_left(self._offsets, offset)
+        return found if found < len(self._offsets) and self._offsets[found] == offset else None
 
     def nested(self, start: int, end: int, escaped: bool) -> Text:
         """The bytes from `start` to `end` as a script of its own, escapes of a double-quoted string taken
@@ -79,6 +88,7 @@ class Expander:
         start, end = self.text.offset(node.start_byte), self.text.offset(node.end_byte)
         place = self.text.place(node.start_byte)
         if len(pieces) == 1 and pieces[0].words is not None:
+            scope.meter.spend(len(pieces[0].words) / WORDS_PER_STEP)
             return list(pieces[0].words[:MAX_WORDS])
         quote = {"raw_string": "'", "string": '"'}.get(node.type, "")
         values = _fields(
@@ -89,7 +99,11 @@ class Expander:
         )
         if not values and node.type not in ("simple_expansion", "expansion", "command_substitution"):
             values = [Value()]
-        return [Word(value, place, start, end, quote) for value in values[:MAX_WORDS]]
+        scope.meter.spend(len(values) / WORDS_PER_STEP)
+        values = values[:MAX_WORDS]
+        for value in values:
+            scope.meter.spend_on(value)
+        return [Word(value, place, start, end, quote) for value in values]
 
     def value(self, node: Node, scope: Scope) -> Value:
         """The value that an assignment takes: nothing is split."""
@@ -213,7 +227,7 @@ class Expander:
                 return [_Piece(scope.get(name), splits=not quoted)]
             # Unless the environment has it, which nobody here can tell: the script's own choice is what its
             # author runs.
-            return default or [_Piece(Value())]
+            return [_as_default(piece) for piece in default] or [_Piece(Value())]
         return [_Piece(self._unknown(node))]
 
     def _arithmetic(self, node: Node, raw: str, scope: Scope) -> Value:
@@ -229,6 +243,12 @@ class Expander:
         raw = " ".join(self.text.of(node).split())
         place = self.text.place(node.start_byte)
         return unknown(raw[:400], f"{place} byte {self.text.offset(node.start_byte)}")
+
+
+def _as_default(piece: _Piece) -> _Piece:
+    """A piece that the environment or an argument of the script may replace."""
+    parts = tuple(Part(p.text, p.known, p.origin or DEFAULT) for p in piece.value.parts)
+    return _Piece(Value(parts), piece.splits, piece.words)
 
 
 def _number(scope: Scope, name: str) -> int | str:
@@ -272,7 +292,11 @@ def _fields(pieces: list[_Piece]) -> list[Value]:
     """Pieces put together, cut at the blanks of those that the shell splits."""
     fields: list[list[Part]] = []
     open_field = False
+    size = 0
     for piece in pieces:
+        size += sum(len(part.text) for part in piece.value.parts)
+        if size > MAX_TEXT:
+            return [unknown("(too long)", "too long")]
         if not piece.splits:
             if not open_field:
                 fields.append([])

@@ -58,7 +58,10 @@ _ELSEWHERE = {
     "tmux": "",
     "screen": "",
 }
+WRAPPERS = _PLAIN | _ELSEWHERE.keys()
 _ISOLATED = frozenset({"docker", "podman", "nerdctl", "kubectl", "ssh", "pdsh"})
+_IMAGE_WORDS = 16
+"""Words of a wrapper that may name an image: the image stands last."""
 _SUBCOMMANDS = frozenset(
     [
         "pt",
@@ -151,7 +154,7 @@ def unwrap(words: list[Word]) -> Unwrapped:
             out.isolated = True
         if label := _ELSEWHERE.get(name):
             out.machine = f"{label} of {words[0].place}"
-        out.text_from += tuple(w.text for w in before)
+        out.text_from += tuple(w.text for w in before if "/" in w.text or ":" in w.text)[-_IMAGE_WORDS:]
         out.wrapped = True
         if inner is None:
             out.script = script

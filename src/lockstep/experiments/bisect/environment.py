@@ -234,7 +234,7 @@ def _compile(uv: str, short: Path, lock: Path, extra: Sequence[str]) -> None:
 def _installed(python: Path, package: str) -> str:
     """The release that a checkout calls itself."""
     code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(python), "-I", "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"what the checkout installs is not called {package}")
     return done.stdout.strip()

@@ -169,7 +169,7 @@ def _run(question: Question, built: environment.Environment, out: Path) -> dict[
     }
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     log = out / "inside.log"
-    command = [str(built.python), "-m", "lockstep.experiments.bisect.worker", json.dumps(asked)]
+    command = [str(built.python), "-I", "-m", "lockstep.experiments.bisect.worker", json.dumps(asked)]
     with (
         log.open("w") as told,
         subprocess.Popen(command, env=env, stdout=told, stderr=subprocess.STDOUT) as run,

@@ -79,7 +79,7 @@ def _base(release: Version) -> Version:
 
 def _pip() -> list[str]:
     if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
+        return [sys.executable, "-I", "-m", "pip"]
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "--quiet", "pip"]
     raise ReleaseError("neither pip nor uv is here to list releases with")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -48,9 +49,20 @@ def complete_cpu_build() -> None:
     """
     if _version("vllm") is not None:
         return
-    done = subprocess.run([sys.executable, "-c", "import vllm"], capture_output=True, text=True, check=False)
+    # `-c` puts the working directory first on the path, and what lies there is not ours to run. Not `-I`: it
+    # would not see a vLLM that the user keeps under PYTHONPATH or in the user site.
+    done = subprocess.run(
+        [sys.executable, "-c", "import vllm"],
+        cwd="/",
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if done.returncode:
-        raise StackError(f"vLLM cannot be imported: {done.stderr.strip().splitlines()[-1:]}")
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise StackError(f"vLLM cannot be imported: {last}")
 
 
 def _version(package: str) -> str | None:

@@ -110,13 +110,14 @@ class Logs:
 
     def __init__(self) -> None:
         from lockstep.diagnose import conclude
+        from lockstep.diagnose.line_patterns import TRIGGERS
         from lockstep.diagnose.render import render, to_json
-        from lockstep.diagnose.scan import LITERALS, scan
+        from lockstep.diagnose.scan import scan
 
         self._scan, self._conclude, self._render, self._json = scan, conclude, render, to_json
         self.seeds = [path.read_bytes()[:20_000] for path in sorted(DATA.glob("logs/*.log"))]
         self.tokens = [
-            *LITERALS,
+            *TRIGGERS,
             b"\r",
             b"\n",
             b"\r\n",

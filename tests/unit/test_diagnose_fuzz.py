@@ -10,14 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.diagnose import conclude
+from lockstep.diagnose.line_patterns import TRIGGERS
 from lockstep.diagnose.render import render, to_json
-from lockstep.diagnose.scan import LITERALS, scan
+from lockstep.diagnose.scan import scan
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 SEEDS = [path.read_bytes() for path in sorted(LOGS.glob("*.log"))]
 _QUICK = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _PIECES = [
-    *LITERALS,
+    *TRIGGERS,
     *(
         b"[rank",
         b"]:[E1206 21:12:01.85 ProcessGroupNCCL.cpp:685] ",

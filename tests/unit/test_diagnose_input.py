@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import os
+import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockstep.diagnose import InputError, diagnose
+from lockstep.diagnose import input_files as source
+from lockstep.diagnose.render import render
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 _RUN = """
@@ -96,7 +103,7 @@ def test_zstd_without_its_package_says_what_to_do(tmp_path: Path) -> None:
     [
         (None, "no such file"),
         (b"\0" * 100, "expected text"),
-        (gzip.compress(b"x" * 1000)[:-20], "ended before"),
+        (gzip.compress(b"x" * 1000)[:-4], "ended before"),
     ],
 )
 def test_unreadable_input_is_named(tmp_path: Path, content: bytes | None, expected: str) -> None:
@@ -108,6 +115,115 @@ def test_unreadable_input_is_named(tmp_path: Path, content: bytes | None, expect
     done = lockstep("diagnose", str(path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"lockstep: {path}: ")
+
+
+def zstd(raw: bytes, window_log: int = 20) -> bytes:
+    zstandard = pytest.importorskip("zstandard")
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=window_log, write_checksum=1)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return bytes(packer.compress(raw) + packer.flush())
+
+
+def noise(lines: int) -> bytes:
+    """Lines that compress badly, so that a file can be cut behind what is looked for."""
+    rng = random.Random(1)
+    return b"".join(rng.randbytes(40).hex().encode() + b"\n" for _ in range(lines))
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, zstd], ids=["gzip", "zstd"])
+def test_what_is_left_of_a_damaged_file_is_used_and_the_damage_named(
+    tmp_path: Path, packed: Callable[[bytes], bytes]
+) -> None:
+    incident = (LOGS / "incident.log").read_bytes()
+    path = tmp_path / "x.log"
+    whole = packed(incident + noise(20_000))
+    path.write_bytes(whole[: len(whole) // 2])
+    found = diagnose([str(path)])
+    assert found.cause == "offline-wave-race"
+    (problem,) = found.inputs[0].problems
+    assert "damaged after" in problem
+    assert problem in render(found)
+    path.write_bytes(packed(noise(20_000))[:-2000])
+    done = lockstep("diagnose", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "damaged after" in done.stderr
+    assert "tells of no failure" in done.stderr
+    flipped = bytearray(packed(noise(20_000)))
+    flipped[len(flipped) // 2] ^= 0xFF
+    path.write_bytes(bytes(flipped))
+    assert lockstep("diagnose", str(path)).returncode == 2
+
+
+def test_bytes_that_are_no_zstd_behind_its_first_four_are_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\xff" * 100)
+    done = lockstep("diagnose", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert "damaged after 0 bytes" in done.stderr
+
+
+def test_a_zstd_file_gets_no_more_memory_than_the_zstd_command_would_give_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.zst"
+    path.write_bytes(zstd(b"all is well\n" * 100_000, window_log=31))
+    with pytest.raises(InputError, match="more than 128 MiB of memory"):
+        diagnose([str(path)])
+
+
+def test_compressed_text_that_grows_beyond_measure_is_cut_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_FREE", 1 << 16)
+    monkeypatch.setattr(source, "_MAX_GROWTH", 50)
+    raw = io.BufferedReader(io.BytesIO(gzip.compress(b"x" * (1 << 24))))  # type: ignore[arg-type]
+    stream = source._decompressed(raw, "x")
+    given = sum(len(part) for part in iter(lambda: stream.read(1 << 20), b""))
+    assert given < 1 << 22
+    assert stream.damage is not None
+    assert "grows more than 50 fold" in stream.damage
+
+
+def test_closed_standard_input_is_a_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, "", "diagnose", "-"],
+        stdin=None,
+        capture_output=True,
+        preexec_fn=lambda: os.close(0),
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"standard input is closed" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_file_of_a_folder_that_cannot_be_opened_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may read everything, so the refusal is put in by hand."""
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_bytes((LOGS / "incident.log").read_bytes())
+    real = Path.open
+
+    def refusing(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.name == "b.log":
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    found = diagnose([str(tmp_path)])
+    assert [Path(read.path).name for read in found.inputs] == ["a.log", "b.log"]
+    assert found.inputs[1].problems == ("cannot be read: Permission denied",)
+    assert "b.log: cannot be read: Permission denied" in render(found)
+
+
+def test_a_folder_that_cannot_be_listed_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(top: str, *, onerror: Callable[[OSError], None]) -> list[object]:
+        onerror(PermissionError(13, "Permission denied", top))
+        return []
+
+    monkeypatch.setattr(source.os, "walk", refusing)
+    with pytest.raises(InputError, match="Permission denied"):
+        diagnose([str(tmp_path)])
 
 
 def test_a_folder_gives_its_logs_and_an_empty_one_an_error(tmp_path: Path) -> None:

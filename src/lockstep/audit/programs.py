@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable
 
 from lockstep.audit.model import Command, Option, Process, Wait, Word
-from lockstep.audit.shell.wrappers import name_of, without_start
+from lockstep.audit.shell.wrappers import PYTHON, name_of, without_start
 
 _SIDES = {"rollout": "rollout", "rlhf": "trainer", "sft": "trainer", "pt": "trainer", "deploy": "server"}
 _SCRIPT = re.compile(r"(?:^|/)swift/cli/(\w+)\.py\Z")
-_PYTHON = re.compile(r"python[\d.]*\Z")
-_PROGRAMS = frozenset(("swift", "megatron", "trl", "vllm", "torchrun", "accelerate", "deepspeed"))
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _OTHER = frozenset(("llamafactory-cli", "axolotl", "xtuner", "colossalai", "horovodrun"))
 _TRAINERS_OF_TRL = frozenset(("grpo", "rloo", "dpo", "sft", "kto", "reward"))
@@ -98,13 +96,6 @@ def _after_equals(word: Word) -> Word:
     return Word(without_start(word.value, count), word.place, word.start, word.end, word.quote)
 
 
-def may_be_process(command: Command) -> bool:
-    """Whether a command's first word is a program that can start part of a job, so that its environment
-    matters."""
-    name = name_of(command.words[0]) if command.words else ""
-    return name in _PROGRAMS or _PYTHON.match(name) is not None
-
-
 def process_of(command: Command, order: int) -> Process | None:
     """The process of the job that a command is; None for any other command."""
     words = command.words
@@ -117,7 +108,7 @@ def process_of(command: Command, order: int) -> Process | None:
         return _make(command, "rollout", "trl vllm-serve", words[2:], words[1], order)
     if name == "vllm" and len(words) > 1 and words[1].text == "serve":
         return _make(command, "server", "vllm serve", words[2:], words[1], order)
-    if _PYTHON.match(name):
+    if PYTHON.match(name):
         return _python(command, order)
     if name in ("torchrun", "accelerate", "deepspeed"):
         start = 2 if name == "accelerate" else 1
@@ -132,7 +123,7 @@ def unread_of(command: Command, order: int) -> Process | None:
     if (name == "trl" and len(words) > 1 and words[1].text in _TRAINERS_OF_TRL) or name in _OTHER:
         head = words[min(1, len(words) - 1)]
         return _make(command, "unread", f"{name} {head.text[:80]}", words[2:], head, order)
-    python = _PYTHON.match(name) is not None
+    python = PYTHON.match(name) is not None
     if not python and name not in ("torchrun", "accelerate", "deepspeed"):
         return None
     if name == "accelerate" and (len(words) < 2 or words[1].text != "launch"):

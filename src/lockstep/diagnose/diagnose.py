@@ -6,14 +6,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from lockstep.causes import CAUSES
 from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose import sentences as words
+from lockstep.diagnose.advice import advice
 from lockstep.diagnose.causes import Case, weigh
-from lockstep.diagnose.events import Event, Mark
+from lockstep.diagnose.companions import companions
+from lockstep.diagnose.events import NO_NUMBER, Event, Mark
 from lockstep.diagnose.groups import Layout, Reading, readings
 from lockstep.diagnose.groups.match import Seen
-from lockstep.diagnose.input_files import find, opened
+from lockstep.diagnose.groups_seen import Group, Member
+from lockstep.diagnose.input_files import STDIN, InputError, find, opened
 from lockstep.diagnose.model import (
     Cause,
     CauseId,
@@ -22,30 +24,76 @@ from lockstep.diagnose.model import (
     GroupLine,
     Input,
     RankLine,
+    RankState,
     ReadingLine,
 )
 from lockstep.diagnose.scan import Scan, scan
-from lockstep.diagnose.timeline import Group, Picture, picture
+from lockstep.diagnose.timeline import Picture, picture
 
 _SIZES = re.compile(r"(tensor|pipeline|data)_parallel_size=(\d{1,4})")
+_GROUPS_READ = 32  # groups whose numbers are looked up among the releases; the others are counted
+_HALVES = 2  # a job's sides, each of which has a rank 0
+_DAY = 86_400.0
+_ONE_RUN = 2 * _DAY  # between the end of one log and the beginning of another: more than time zones come to
+_LISTED = 64  # ranks that are not seen, each with a line of its own
 
 
 def diagnose(paths: Sequence[str]) -> Diagnosis:
-    """Reads the logs of one job: files, directories, `-` for standard input. Raises InputError if one cannot
-    be read.
+    """Read what a job left: logs, folders, `-` for standard input; launch scripts and lists of packages too.
+
+    Raises InputError if one cannot be read, or if one is damaged and what is left of it tells of no failure.
     """
+    found = find(paths)
     scans: list[Scan] = []
-    for path in find(paths):
+    damaged: list[str] = []
+    for path in found.files:
+        name = "standard input" if path == STDIN else path
         with opened(path) as stream:
-            scans.append(scan(stream, "standard input" if path == "-" else path))
-    inputs = [Input(s.file, s.bytes, s.lines, tuple(s.problems)) for s in scans]
-    return conclude([event for s in scans for event in s.events], inputs)
+            result = scan(stream, name)
+        if stream.damage:
+            damaged.append(f"{name}: damaged after {result.bytes} bytes: {stream.damage}")
+            result.problems.insert(0, f"damaged after {result.bytes} bytes, which were read: {stream.damage}")
+        if not result.bytes and not stream.damage:
+            result.problems.append("it is empty")
+        scans.append(result)
+    beside = companions(scans)
+    inputs = [
+        Input(s.file, s.bytes, s.lines, tuple(s.problems), beside.notes.get(s.file, "a log")) for s in scans
+    ]
+    inputs += [Input(path, 0, 0, (f"cannot be read: {why}",)) for path, why in found.unreadable.items()]
+    events: list[Event] = [event for s in scans if s.file not in beside.notes for event in s.events]
+    diagnosis = conclude([*events, *beside.marks], inputs, launch=beside.findings, questions=_several(scans))
+    if diagnosis.cause is None and damaged:
+        raise InputError(f"{damaged[0]}; what could be read tells of no failure")
+    return diagnosis
 
 
-def conclude(events: Sequence[Event], inputs: Sequence[Input]) -> Diagnosis:
-    """The diagnosis of these events: a pure function."""
+def _several(scans: Sequence[Scan]) -> tuple[str, ...]:
+    """Return a question if two logs do not overlap in time, so that they are hardly of one run."""
+    timed = [(s.begin, s.end, s.file) for s in scans if s.begin is not None and s.end is not None]
+    if len(timed) < 2:
+        return ()
+    first = min(timed, key=lambda log: log[1])
+    last = max(timed, key=lambda log: log[0])
+    gap = last[0] - first[1]
+    if not _ONE_RUN < gap < 300 * _DAY:
+        return ()
+    return (
+        f"whether the logs are of one job: {first[2]} ends {gap / _DAY:.0f} days before {last[2]} begins. If "
+        "these are several jobs or runs, give the logs of one",
+    )
+
+
+def conclude(
+    events: Sequence[Event],
+    inputs: Sequence[Input],
+    *,
+    launch: tuple[Evidence, ...] = (),
+    questions: tuple[str, ...] = (),
+) -> Diagnosis:
+    """Return the diagnosis of these events: a pure function."""
     seen = picture(events)
-    cases = [_case(seen, group) for group in seen.groups]
+    cases = [_case(seen, group, look_up=n < _GROUPS_READ) for n, group in enumerate(_in_time(seen))]
     cases.sort(key=_primary(seen))
     case = cases[0] if cases else Case(seen, None, (), None, ())
     causes = weigh(case)
@@ -53,19 +101,35 @@ def conclude(events: Sequence[Event], inputs: Sequence[Input]) -> Diagnosis:
     name: CauseId | None = best.id if best else "unknown" if _failed(seen) else None
     group = _group_line(case) if case.group else None
     side = group.side if group else _side_of_failure(best)
+    empty = name is None and inputs and all(not source.bytes for source in inputs)
+    conclusion = words.conclusion(name, case, best)
+    if empty:
+        conclusion = f"nothing to diagnose: {', '.join(source.path for source in inputs[:4])} is empty"
+    asked = (
+        *(() if seen.apart else questions),
+        *(words.open_questions(name, case, causes) if name else words.SILENT),
+    )
+    if len([c for c in cases if c.group and c.group.is_default]) > _HALVES:
+        asked = (
+            "whether the logs are of one job: more than two groups of all ranks timed out, and a job has two "
+            "sides at most. Give the logs of one run of one job",
+            *asked,
+        )
     return Diagnosis(
-        conclusion=words.conclusion(name, case, best),
+        conclusion=conclusion,
         cause=name,
         side=side if name else None,
         group=group,
         causes=causes,
-        first=Evidence.of(words.event(seen.first), seen.first) if seen.first else None,
+        first=Evidence.of(words.sentence(seen.first), seen.first) if seen.first else None,
         follows=_follows(case, cases[1:], best) if name else (),
         arithmetic=_arithmetic(case),
-        remedies=CAUSES[name].remedies if name else (),
-        open=words.open_questions(name, case, causes) if name else (),
-        others=tuple(_group_line(other) for other in cases[1:]),
+        remedies=advice(name, case) if name else (),
+        open=asked,
+        others=tuple(_group_line(other) for other in cases[1:_GROUPS_READ]),
         inputs=tuple(inputs),
+        context=words.context(case) if name else (),
+        launch=launch,
     )
 
 
@@ -73,9 +137,14 @@ def _failed(seen: Picture) -> bool:
     return bool(seen.groups) or any(mark.failure for mark in seen.marks)
 
 
+def _in_time(seen: Picture) -> list[Group]:
+    return sorted(seen.groups, key=lambda group: (group.timeouts[0].file, group.timeouts[0].line))
+
+
 def _primary(seen: Picture) -> Callable[[Case], tuple[int, int, str, int]]:
-    """The rollout's groups first: the trainer waits for the rollout, never the other way round. Then the
-    first in time.
+    """Order cases: the rollout's groups first, as the trainer waits for the rollout, never the other way
+    round. Then
+    the first in time.
     """
     first = seen.first_timeout
 
@@ -83,35 +152,83 @@ def _primary(seen: Picture) -> Callable[[Case], tuple[int, int, str, int]]:
         assert case.group is not None
         timeout = case.group.timeouts[0]
         rollout = case.reading is not None and case.reading.side == "rollout"
-        return (not rollout, first not in case.group.timeouts, timeout.file, timeout.line)
+        return (not rollout, timeout is not first, timeout.file, timeout.line)
 
     return order
 
 
-def _case(seen: Picture, group: Group) -> Case:
-    files = group.files
-    ranks = {rank for file, found in seen.ranks.items() if file in files for rank in found}
+def _case(seen: Picture, group: Group, *, look_up: bool) -> Case:
     gathered = arithmetic.group_size(group)
-    world = max(max(ranks, default=0) + 1, gathered[0] if gathered else 1)
-    found = readings(
-        Seen(
-            label=group.label,
-            operations=tuple((t.op, t.numel_in, t.seq) for t in group.at(group.seq)),
-            members=tuple((rank, member.world_rank) for rank, member in group.members.items()),
-            world=world,
-            vllm=_version(seen),
-            layout=_layout(seen),
+    files = group.files
+    ranks = {rank for file in files for rank in seen.ranks.get(file, ())}
+    layout = _layout(seen)
+    found: tuple[Reading, ...] = ()
+    if look_up:
+        world = max(max(ranks, default=0) + 1, gathered[0] if gathered else 1)
+        members = tuple((rank, member.world_rank) for rank, member in sorted(group.members.items()))
+        found = readings(
+            Seen(
+                label=group.label,
+                operations=tuple(dict.fromkeys((t.op, t.numel_in, t.seq) for t in group.works)),
+                members=members if group.one else (),
+                world=world,
+                vllm=_version(seen),
+                layout=layout,
+            )
         )
-    )
-    best = found[0] if found else None
-    size = len(best.ranks) if best and best.ranks else gathered[0] if gathered else None
-    if size is None and (group.label is None or best is None) and world > 1:
-        size = max(world, *(rank + 1 for rank in group.members))
-    absent = tuple(sorted(set(range(size)) - set(group.waiting))) if size else ()
-    repeated = sum(timeout.repeated for timeout in group.timeouts)
-    if repeated >= len(absent):
-        absent = ()  # Ray left out equal lines of that many other ranks
-    return Case(seen, group, found, size, absent)
+        if seen.of("trainer") and not seen.of("vllm", "server", "coordinator", "engine config", "version"):
+            found = tuple(reading for reading in found if reading.side != "rollout")
+    case = Case(seen, group, found, None, ())
+    size = _size(case, gathered[0] if gathered else None, layout)
+    absent = _absent(case, size) if group.one else set()
+    known = {*group.members, *absent}
+    not_seen = tuple(rank for rank in range(size or 0) if rank not in known)
+    if group.repeated >= len(not_seen):
+        not_seen = ()  # Ray left out equal lines of that many other ranks
+    return Case(seen, group, found, size, tuple(sorted(absent)), not_seen)
+
+
+def _size(case: Case, gathered: int | None, layout: Layout | None) -> int | None:
+    """Return how many ranks a group has, if a line or a reading that holds says it."""
+    group = case.group
+    assert group is not None
+    if not group.one:
+        return None
+    size = gathered
+    told = {mark.number for mark in case.picture.of("world size")}
+    if size is None and case.reading and case.reading.ranks and case.reading.side == "rollout":
+        size = len(case.reading.ranks) if case.step_sync or layout else None
+    elif size is None and group.is_default and len(told) == 1:
+        size = told.pop()
+    return size if size is not None and all(rank < size for rank in group.members) else None
+
+
+def _absent(case: Case, size: int | None) -> set[int]:
+    """Return the ranks that a line proves not to have come: by their own status, or because they heard of
+    the timeout
+    and waited in nothing.
+    """
+    group, seen = case.group, case.picture
+    assert group is not None
+    absent = {rank for rank, member in group.members.items() if member.absent_from(group.seq)}
+    if not group.is_default and size is None:
+        return absent
+    place: Callable[[int], int | None] = lambda world: world  # noqa: E731
+    ranks = case.reading.ranks if case.reading and case.reading.side == "rollout" else None
+    if ranks is not None:
+        place = {world: rank for rank, world in enumerate(ranks)}.get
+    elif any(member.world_rank not in (None, rank) for rank, member in group.members.items()):
+        return absent
+    for mark in seen.of("dump signal"):
+        world = mark.origin.rank
+        if world is None or mark.file not in group.files or "this local rank" in mark.detail:
+            continue
+        rank = place(world)
+        if rank is None or (size is not None and rank >= size) or (mark.file, world) in seen.waiting_ranks:
+            continue
+        if rank not in group.members or not group.members[rank].waits:
+            absent.add(rank)
+    return absent
 
 
 def _version(seen: Picture) -> str | None:
@@ -144,7 +261,8 @@ def _arithmetic(case: Case) -> tuple[Evidence, ...]:
     if size := arithmetic.group_size(case.group):
         found.append(size[1])
     found += arithmetic.differing_sizes(case.group)
-    if case.group.seq <= 1:
+    found += arithmetic.standing_watchdog(case.group)
+    if 0 <= case.group.seq <= 1:
         found.append(Evidence.of("number 1: the group's first collective", timeout))
     return tuple(found)
 
@@ -155,20 +273,18 @@ def _follows(case: Case, others: Sequence[Case], best: Cause | None) -> tuple[Ev
     """
     found: list[Evidence] = []
     seen = case.picture
-    if case.reading is not None and case.reading.side == "rollout":
+    if case.reading is not None and case.reading.side == "rollout" and case.two_sides:
         bars = [mark for mark in case.earlier(seen.of("progress")) if mark.detail]
         if bars:
             where = f"at step {bars[-1].number} of {bars[-1].total}"
             found.append(Evidence.of(f"the trainer only waited, {where}", bars[-1]))
         else:
             found.append(Evidence("the trainer only waited for the rollout's answer"))
-    for other in others:
+    for other in others[:3]:
         assert other.group is not None
         found.append(Evidence.of(f"{words.group(other)} timed out as well", other.group.timeouts[0]))
-    ended: list[Mark] = case.later(
-        seen.of("child exit", "engine died", "engine fatal", "gloo closed", "nccl remote")
-    )
-    found += [Evidence.of("an end that followed the timeout", mark) for mark in ended[:3]]
+    ended: list[Mark] = case.later(seen.role("end", "effect"))
+    found += [Evidence.of(f"after the timeout: {words.sentence(mark)}", mark) for mark in ended[:3]]
     return tuple(found)
 
 
@@ -183,34 +299,10 @@ def _group_line(case: Case) -> GroupLine:
     group = case.group
     assert group is not None
     label, seq = group.label, group.seq
-    timeout = group.at(seq)[0]
-    absent = set(case.absent)
-    ranks = []
-    for rank in sorted({*group.members, *(absent if len(absent) <= 64 else ())}):
-        member = group.members.get(rank)
-        first = member.first if member else None
-        same = first is not None and (first.op, first.numel_in, first.seq) == (
-            timeout.op,
-            timeout.numel_in,
-            seq,
-        )
-        where: Event | None = first or (member.status if member else None)
-        if where is None:
-            where = _heard(case, _world_rank(case, rank))
-        ranks.append(
-            RankLine(
-                rank,
-                member.world_rank if member else _world_rank(case, rank),
-                "absent" if first is None else "waiting" if same else "differs",
-                first.op if first else None,
-                first.numel_in if first else None,
-                first.seq if first else None,
-                member.status.enqueued if member and member.status else None,
-                member.status.completed if member and member.status else None,
-                where.file if where else None,
-                where.line if where else None,
-            )
-        )
+    timeout = group.works[0]
+    ranks = [
+        _rank_line(case, rank) for rank in sorted({*group.members, *case.absent, *case.not_seen[:_LISTED]})
+    ]
     return GroupLine(
         label=str(label) if label else None,
         pg_id=label.local if label else None,
@@ -220,30 +312,50 @@ def _group_line(case: Case) -> GroupLine:
         name=case.reading.group if case.reading else None,
         operation=timeout.op,
         elements=timeout.numel_in,
-        seq=seq,
+        seq=None if seq == NO_NUMBER else seq,
         timeout_ms=timeout.timeout_ms,
         waiting=group.waiting,
         absent=case.absent,
         ranks=tuple(ranks),
         readings=tuple(_reading_line(reading) for reading in case.readings),
+        size=case.size,
+        one=group.one,
+        not_seen=case.not_seen,
+    )
+
+
+def _rank_line(case: Case, rank: int) -> RankLine:
+    group = case.group
+    assert group is not None
+    member = group.members.get(rank, Member(rank))
+    world = member.world_rank if rank in group.members else _world_rank(case, rank)
+    first, status, timeout = member.first, member.status, group.works[0]
+    same = first is None or not group.one or (first.op, first.numel_in) == (timeout.op, timeout.numel_in)
+    state: RankState = "not seen"
+    if rank in case.absent:
+        state = "absent"
+    elif member.waits:
+        state = "waiting" if same and (member.waits_in == group.seq or not group.one) else "differs"
+    elif status is not None:
+        state = "differs"
+    where: Event | None = first or status or case.picture.first_line(world, group.files)
+    return RankLine(
+        rank,
+        world,
+        state,
+        first.op if first else None,
+        first.numel_in if first else None,
+        None if member.waits_in == NO_NUMBER else member.waits_in,
+        status.enqueued if status else None,
+        status.completed if status else None,
+        where.file if where else None,
+        where.line if where else None,
     )
 
 
 def _world_rank(case: Case, rank: int) -> int | None:
     ranks = case.reading.ranks if case.reading else None
     return ranks[rank] if ranks and rank < len(ranks) else None
-
-
-def _heard(case: Case, world_rank: int | None) -> Event | None:
-    """The first line of a rank that did not wait."""
-    assert case.group is not None
-    events: list[Event] = [*case.picture.marks, *case.picture.statuses]
-    mine = [
-        e
-        for e in events
-        if e.file in case.group.files and e.origin.rank is not None and e.origin.rank == world_rank
-    ]
-    return min(mine, key=lambda e: e.line, default=None)
 
 
 def _reading_line(reading: Reading) -> ReadingLine:

@@ -3,55 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-MarkKind = Literal[
-    # failures
-    "dump signal",  # a rank was told that another one timed out
-    "watchdog stuck",
-    "gloo closed",
-    "gloo timeout",
-    "gloo connect",
-    "store timeout",
-    "connect timeout",
-    "unique id",  # a rank waited in vain for rank 0's NCCL id
-    "mismatch",  # TORCH_DISTRIBUTED_DEBUG=DETAIL compared the ranks
-    "nccl remote",
-    "engine died",
-    "engine fatal",
-    "shm wait",
-    "child exit",
-    "gpu memory",
-    "host memory",
-    "sync error",
-    "time limit",
-    # context: says what the job was doing, is no failure by itself
-    "version",
-    "coordinator",
-    "engine config",
-    "server",
-    "progress",
-    "saving",
-    "saved",
-    "preparing",
-    "storage",
-    "multimodal",
-]
+from lockstep.diagnose.kinds import KINDS
 
-CONTEXT: frozenset[MarkKind] = frozenset(
-    (
-        "version",
-        "coordinator",
-        "engine config",
-        "server",
-        "progress",
-        "saving",
-        "saved",
-        "preparing",
-        "storage",
-        "multimodal",
-    )
-)
+NO_NUMBER = -1
+"""The sequence number of a timeout whose torch prints none (1.x)."""
 
 
 @dataclass(frozen=True)
@@ -135,16 +91,24 @@ class Status(Event):
 
 @dataclass(frozen=True)
 class Mark(Event):
-    """Any other telling line. `detail` is its telling part, `number` its number (exit code, step), if it has
-    one.
+    """Any other telling line. `kind` is a key of `kinds.KINDS`, `detail` its telling part.
+
+    `number` and `total` are its numbers (exit code, step, who came and who was expected), `peer` the other
+    end that it names, `ranks` the ranks that it is about if these are not the writer.
     """
 
-    kind: MarkKind
+    kind: str
     detail: str = ""
     number: int | None = None
     total: int | None = None
     group: GroupLabel | None = None
+    peer: str | None = None
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def role(self) -> str:
+        return KINDS[self.kind].role
 
     @property
     def failure(self) -> bool:
-        return self.kind not in CONTEXT
+        return self.role != "context"

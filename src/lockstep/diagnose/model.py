@@ -43,15 +43,20 @@ class Cause:
     evidence_against: tuple[Evidence, ...] = ()
 
 
+RankState = Literal["waiting", "absent", "differs", "not seen"]
+
+
 @dataclass(frozen=True)
 class RankLine:
-    """One rank of the group. `state`: waits in the collective, is absent from it, or issued another one
-    (`differs`).
+    """One rank of the group.
+
+    `state`: it waits in the collective; it is `absent`, as a line proves; it issued another one (`differs`);
+    or no line tells of it (`not seen`).
     """
 
     rank: int
     world_rank: int | None
-    state: Literal["waiting", "absent", "differs"]
+    state: RankState
     operation: str | None = None
     elements: int | None = None
     seq: int | None = None
@@ -79,7 +84,12 @@ class ReadingLine:
 
 @dataclass(frozen=True)
 class GroupLine:
-    """A group in which a collective timed out. `readings` has the likeliest first."""
+    """A group in which a collective timed out. `readings` has the likeliest first.
+
+    `size` is None where no line and no reading that holds tells it. `one` is whether all its ranks are known
+    to be of
+    one group. `absent` are ranks that a line proves absent, `not_seen` those of which no line tells.
+    """
 
     label: str | None
     pg_id: int | None
@@ -89,22 +99,26 @@ class GroupLine:
     name: str | None
     operation: str
     elements: int | None
-    seq: int
+    seq: int | None
     timeout_ms: int
     waiting: tuple[int, ...]
     absent: tuple[int, ...]
     ranks: tuple[RankLine, ...]
     readings: tuple[ReadingLine, ...]
+    size: int | None = None
+    one: bool = True
+    not_seen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Input:
-    """One file that was read."""
+    """One file that was read. `what` is what it was taken for."""
 
     path: str
     bytes: int
     lines: int
     problems: tuple[str, ...]
+    what: str = "a log"
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,8 @@ class Diagnosis:
 
     `group` is the one that the cause is about, `others` are further groups that timed out. `first` is the
     first failure; `follows` says what merely followed. `open` says what would settle what is not known.
+    `context` is what
+    the job was doing, `launch` what the audit says of launch scripts among the inputs.
     """
 
     conclusion: str
@@ -128,4 +144,6 @@ class Diagnosis:
     open: tuple[str, ...]
     others: tuple[GroupLine, ...]
     inputs: tuple[Input, ...]
+    context: tuple[Evidence, ...] = ()
+    launch: tuple[Evidence, ...] = ()
     v: int = 1

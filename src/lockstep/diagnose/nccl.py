@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
-from lockstep.diagnose.events import Event, GroupLabel, Mark, MarkKind, Status, Timeout
+from lockstep.diagnose.events import NO_NUMBER, Event, GroupLabel, Mark, Status, Timeout
 from lockstep.diagnose.log_prefixes import origin, quote
 
 _TIMEOUT = re.compile(
     r"(Watchdog caught collective operation timeout:\s{0,4})?"
-    r"WorkNCCL\(SeqNum=(\d{1,18}), ?OpType=(\w{1,40})(?:, ?TensorShape=\[[^\]]{0,200}\])?"
+    r"WorkNCCL\((?:SeqNum=(\d{1,18}), ?)?OpType=(\w{1,40})(?:, ?TensorShape=\[[^\]]{0,200}\])?"
     r"(?:, ?NumelIn=(\d{1,18}), ?NumelOut=(\d{1,18}))?, ?Timeout\(ms\)=(\d{1,12})\)"
     r"(?:\s{1,4}ran for (\d{1,18}) milliseconds|\s{1,4}(timed out in blocking wait))?"
 )
@@ -36,26 +37,40 @@ _OBSERVED = re.compile(
     r"|Received a dump signal (?:due to a collective timeout )?"
     r"from (?:this local rank|another rank| ?rank \d+)"
 )
-_STUCK = re.compile(r"watchdog got stuck for (\d{1,9}) seconds")
-_BEGINNING = re.compile(r"ProcessGroupNCCL\.cpp:\d+\]|\[Rank \d+\]|\[PG |\[E\d{3,4} ")
+_STUCK = re.compile(r"watchdog got stuck for (?P<n>\d{1,9}) seconds|watchdog hung for (?P<m>\d{1,9})")
+_HEARTBEAT = re.compile(
+    r"Heartbeat monitor timed out|Could not get (?:the )?heartbeat|Heartbeat of .{1,40} missed"
+)
+_MARKS: tuple[tuple[re.Pattern[str], str, str], ...] = (
+    (_OBSERVED, " signal ", "dump signal"),
+    (_STUCK, "watchdog ", "watchdog stuck"),
+    (_HEARTBEAT, "eartbeat", "watchdog stuck"),
+)
+_WORDS = ("WorkNCCL(", " work", "signal", "atchdog", "Heartbeat")
+_PER_LINE = 32
+_BEFORE = 1_000  # characters before the words, in which their prefix is
 _NONE = 2**64 - 1  # how builds that print unsigned numbers write -1
 
 
-def parse(text: str, file: str, line: int, collector: float | None) -> Iterator[Event]:
-    """The events of a line that holds one of the watchdog's texts."""
+def parse(text: str, file: str, line: int, collector: float | None) -> Iterator[tuple[int, int, Event]]:
+    """Yield the events of a line that may hold one of the watchdog's texts: where the words of each begin and
+    end, and the event. At most `_PER_LINE` of each kind.
+    """
+    if not any(word in text for word in _WORDS):
+        return
     repeated = int(found.group(1)) if (found := _REPEATED.search(text)) else 0
-    for found in _TIMEOUT.finditer(text):
+    for found in islice(_TIMEOUT.finditer(text), _PER_LINE) if "WorkNCCL(" in text else ():
         caught, seq, op, numel_in, numel_out, timeout_ms, ran_ms, blocked = found.groups()
         if not (caught or ran_ms or blocked):
             continue  # torch prints works for other reasons, too
-        before = text[: found.start()]
+        before = text[max(0, found.start() - _BEFORE) : found.start()]
         group_ranks = _GROUP_RANK.findall(before)
-        yield Timeout(
+        event: Event = Timeout(
             file,
             line,
-            quote(text),
+            quote(text, found.start()),
             origin(before, collector),
-            seq=int(seq),
+            seq=int(seq) if seq else NO_NUMBER,
             op=op,
             numel_in=int(numel_in) if numel_in else None,
             numel_out=int(numel_out) if numel_out else None,
@@ -65,39 +80,43 @@ def parse(text: str, file: str, line: int, collector: float | None) -> Iterator[
             group=label(before),
             repeated=repeated,
         )
-    for pattern, numbered in ((_STATUS, True), (_LAST, False)):
-        for found in pattern.finditer(text):
-            before = text[: found.start()]
+        yield found.start(), found.end(), event
+    for pattern, literal, numbered in ((_STATUS, "last enqueued", True), (_LAST, "Last enqueued", False)):
+        if literal not in text:
+            continue
+        for found in islice(pattern.finditer(text), _PER_LINE):
+            before = text[max(0, found.start() - _BEFORE) : found.start()]
             group = label(before)
             if group is not None:
                 numbers = [_signed(part) for part in found.groups()]
-                seq_ = numbers[0] if numbered else None
-                yield Status(
+                event = Status(
                     file,
                     line,
-                    quote(text),
+                    quote(text, found.start()),
                     origin(before, collector),
                     group=group,
-                    seq=seq_,
+                    seq=numbers[0] if numbered else None,
                     enqueued=numbers[-2],
                     completed=numbers[-1],
                 )
-    marks: tuple[tuple[re.Pattern[str], MarkKind], ...] = (
-        (_OBSERVED, "dump signal"),
-        (_STUCK, "watchdog stuck"),
-    )
-    for pattern, kind in marks:
-        for found in pattern.finditer(text):
-            before = text[: found.start()]
-            yield Mark(
+                yield found.start(), found.end(), event
+    for pattern, literal, kind in _MARKS:
+        if literal not in text:
+            continue
+        for found in islice(pattern.finditer(text), _PER_LINE):
+            before = text[max(0, found.start() - _BEFORE) : found.start()]
+            seconds = found.groupdict().get("n")
+            event = Mark(
                 file,
                 line,
-                quote(text),
+                quote(text, found.start()),
                 origin(before, collector),
                 kind=kind,
                 group=label(before),
                 detail=found.group(),
+                number=int(seconds) if seconds else None,
             )
+            yield found.start(), found.end(), event
 
 
 def label(text: str) -> GroupLabel | None:
@@ -115,16 +134,11 @@ def label(text: str) -> GroupLabel | None:
     )
 
 
-def headless(events: list[Event]) -> bool:
-    """Whether what was read is the end of a message whose beginning, with the rank, stands on the line
-    before.
-    """
-    return any(isinstance(event, Timeout) and event.rank is None and event.group is None for event in events)
-
-
-def unfinished(text: str) -> bool:
-    """Whether a line may be the beginning of a watchdog's message that was wrapped on its way here."""
-    return bool(_BEGINNING.search(text)) and not text.rstrip().endswith(".")
+def headless(event: Event) -> bool:
+    """Return whether an event is the end of a message whose beginning, with the rank, is a line before."""
+    if isinstance(event, Timeout):
+        return event.rank is None and event.group is None
+    return isinstance(event, Mark) and event.kind in ("dump signal", "watchdog stuck") and event.group is None
 
 
 def _signed(text: str) -> int:

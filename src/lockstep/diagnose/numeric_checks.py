@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lockstep.diagnose.events import Mark, Timeout
+from lockstep.diagnose.groups_seen import Group
 from lockstep.diagnose.model import Evidence
-from lockstep.diagnose.timeline import Group, Picture
+from lockstep.diagnose.timeline import Picture
 
 if TYPE_CHECKING:
     from lockstep.diagnose.causes.case import Case
 
 _GATHER = ("_ALLGATHER_BASE", "ALLGATHER")
+_LATE = 10
 _SCATTER = ("_REDUCE_SCATTER_BASE", "REDUCE_SCATTER")
 
 
@@ -84,7 +86,9 @@ def group_size(group: Group) -> tuple[int, Evidence] | None:
 
 def differing_sizes(group: Group) -> list[Evidence]:
     """Sizes that differ between ranks at one number."""
-    at = group.at(group.seq)
+    if not group.one:
+        return []
+    at = group.works
     sizes = {(timeout.op, timeout.numel_in) for timeout in at}
     if len(sizes) < 2:
         return []
@@ -92,6 +96,20 @@ def differing_sizes(group: Group) -> list[Evidence]:
         Evidence.of(f"number {t.seq} on rank {t.rank}: {t.op} of {t.numel_in} elements", t)
         for t in _one_per_size(at)
     ]
+
+
+def standing_watchdog(group: Group) -> list[Evidence]:
+    """A work that ran ten times its timeout: the watchdog looked at it so late because it stood still
+    itself.
+    """
+    late = next((t for t in group.timeouts if t.ran_ms and t.ran_ms >= _LATE * max(t.timeout_ms, 1)), None)
+    if late is None:
+        return []
+    text = (
+        f"the work ran {late.ran_ms} ms with a timeout of {late.timeout_ms} ms: the watchdog itself stood "
+        "still in between (a process that was stopped, the GIL held, or a CUDA call that did not return)"
+    )
+    return [Evidence.of(text, late)]
 
 
 def _one_per_size(timeouts: list[Timeout]) -> Iterable[Timeout]:

@@ -30,6 +30,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     title = diagnosis.cause or "nothing found"
     out.print(f"[bold {colour}]{title}[/]  {escape(diagnosis.conclusion)}")
     if diagnosis.cause is None:
+        _list(out, "launch scripts", diagnosis.launch)
+        _open(out, diagnosis)
         _inputs(out, diagnosis)
         return
     if diagnosis.group:
@@ -39,19 +41,18 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     _list(out, "arithmetic", diagnosis.arithmetic)
     if diagnosis.first:
         _list(out, "first failure", [diagnosis.first])
+    _list(out, "what the job was doing", diagnosis.context)
     _list(out, "what followed", diagnosis.follows)
     if diagnosis.remedies:
         out.print("\n[bold]what to do[/], in this order")
         for n, remedy in enumerate(diagnosis.remedies, 1):
             out.print(f"  {n}. {escape(remedy.name)}: {escape(remedy.advice)}")
             out.print(f"     gives up: {escape(remedy.gives_up)}. {escape(remedy.measured)}")
-    if diagnosis.open:
-        out.print("\n[bold]what is open[/]")
-        for question in diagnosis.open:
-            out.print(f"  - {escape(question)}")
+    _list(out, "launch scripts", diagnosis.launch)
+    _open(out, diagnosis)
     for other in diagnosis.others:
         name = other.name or other.label or "a group"
-        out.print(f"\nalso timed out: {escape(name)}, {other.operation} {other.seq}")
+        out.print(f"\nalso timed out: {escape(name)}, {other.operation} {other.seq or ''}")
     _inputs(out, diagnosis)
 
 
@@ -62,10 +63,23 @@ def render(diagnosis: Diagnosis, width: int = 110) -> str:
     return out.getvalue()
 
 
+def _open(out: Console, diagnosis: Diagnosis) -> None:
+    if diagnosis.open:
+        out.print("\n[bold]what is open[/]")
+        for question in diagnosis.open:
+            out.print(f"  - {escape(question)}")
+
+
 def _group(out: Console, group: GroupLine) -> None:
     out.print("\n[bold]the group[/]")
-    absent = ranges(group.absent) or "none known"
-    out.print(f"  side: {group.side}   waiting: {ranges(group.waiting)}   absent: {absent}")
+    absent = ranges(group.absent) or "none proven"
+    unseen = f"   not seen: {ranges(group.not_seen)}" if group.not_seen else ""
+    size = "not known" if group.size is None else str(group.size)
+    out.print(
+        f"  side: {group.side}   size: {size}   waiting: {ranges(group.waiting)}   absent: {absent}{unseen}"
+    )
+    if not group.one:
+        out.print("  these ranks may be of several groups: nothing is compared")
     for reading in group.readings[:_READINGS_SHOWN]:
         releases = f" {' or '.join(reading.releases)}" if reading.releases else ""
         ranks = f", ranks {ranges(reading.ranks)}" if reading.ranks else ""
@@ -78,11 +92,15 @@ def _group(out: Console, group: GroupLine) -> None:
             out.print(f"    - {escape(but)}")
     if len(group.readings) > _READINGS_SHOWN:
         out.print(f"  and {len(group.readings) - _READINGS_SHOWN} readings more")
-    if not group.readings:
+    if not group.readings and group.label:
         out.print("  no known release makes a group with these numbers")
     for rank in group.ranks[:_RANKS_SHOWN]:
         place = f"{rank.file}:{rank.line}" if rank.file else "no line"
-        what = f" in {rank.operation} {rank.seq} of {rank.elements} elements" if rank.operation else ""
+        size = "" if rank.elements is None else f" of {rank.elements} elements"
+        number = "" if rank.seq is None else f" {rank.seq}"
+        what = f" in {rank.operation}{number}{size}" if rank.operation else ""
+        if rank.operation is None and rank.seq is not None:
+            what = f" in number {rank.seq}, by its own status line"
         last = (
             f", last enqueued {rank.enqueued}, completed {rank.completed}"
             if rank.enqueued is not None
@@ -117,6 +135,8 @@ def _inputs(out: Console, diagnosis: Diagnosis) -> None:
     for source in diagnosis.inputs:
         for problem in source.problems:
             out.print(f"problem: {escape(source.path)}: {escape(problem)}")
+        if source.what != "a log":
+            out.print(f"{escape(source.path)}: {escape(source.what)}")
     if diagnosis.cause is None:
         read = ", ".join(f"{source.path} ({source.lines} lines)" for source in diagnosis.inputs[:8])
         out.print(f"read: {escape(read)}")

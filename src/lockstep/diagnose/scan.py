@@ -1,225 +1,244 @@
 """Log bytes -> events, in one pass and in bounded memory.
 
-A line is looked at closely only if it holds one of a few byte strings; searching for these is what a healthy
-gigabyte costs. What the job was doing is read from three windows alone: the file's first part, and what
-surrounds the first failure.
+A line is looked at closely only if it holds one of a few byte strings. What the job was doing is read from
+four windows alone: the file's first and last part, and what surrounds the first failure and the first
+timeout.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import BinaryIO
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from lockstep.diagnose import line_patterns as marks
-from lockstep.diagnose import nccl
+from lockstep.diagnose import nccl, wrapped
 from lockstep.diagnose.events import Event, Mark, Status, Timeout
-from lockstep.diagnose.log_prefixes import MAX_LINE, decode, strip
+from lockstep.diagnose.kinds import KINDS
+from lockstep.diagnose.log_prefixes import MAX_LINE, bare, begins, decode, moment, strip
 
-# Long strings are faster to search for than short ones. Each must be in at least one line of whatever is to
-# be found.
-LITERALS = (
-    b"ProcessGroup",
-    b"WorkNCCL(",
-    b"gloo/transport/tcp",
-    b"torch.distributed.Dist",
-    b"client socket has timed out",
-    b"EngineCore encountered",
-    b"died unexpectedly",
-    b"shared memory broadcast block",
-    b"exitcode",
-    b"exits with return code",
-    b"ut of memory",
-    b"slurmstepd: error",
-    b"requests.exceptions",
-    b"Multiple errors",
-    b"NCCL error",
-    b"Detected mismatch between collectives",
-)
 _CHUNK = 1 << 20
-_WINDOW = 1 << 18  # bytes of context read at the start, before and after the first failure
-_LOOKAHEAD = 4  # physical lines that a wrapped message may go on for
-_HITS_PER_LITERAL = 20_000  # in one file; then it is noise
+_WINDOW = 1 << 18  # bytes of context read at the start, at the end, before and after a failure
+_LOOKS_PER_MB = 20_000
+"""Lines with a telling byte string that are looked at closely, per MB of the file: one for each 52 bytes.
+Only what
+is no log has more."""
 _EVENTS_PER_KIND = 5_000
+_PER_RANK = 20_000  # timeouts, status lines: of each rank a few
 _CONTEXT_PER_KIND = 200
-_WATCHDOG = ("ProcessGroup", "WorkNCCL(", "atchdog", "NCCL work", "PG status")
+_TRACEBACK = 200  # lines in which the end of a traceback is looked for
+_SEPARATORS = re.compile(rb"[\r\n]")
+_MORE_DIGITS = re.compile(r"\d{1,18}\.?$")
 
 
 @dataclass
 class Scan:
-    """What one file gave. `problems` are sentences about what was left out."""
+    """What one file gave. `problems` are sentences about what was left out; `begin` and `end` the first and
+    the last
+    time that its first and last part name, in seconds since the start of the year.
+    """
 
     file: str
     events: list[Event] = field(default_factory=list)
     lines: int = 0
     bytes: int = 0
     problems: list[str] = field(default_factory=list)
+    begin: float | None = None
+    end: float | None = None
+    head: bytearray = field(default_factory=bytearray)
 
 
-def scan(stream: BinaryIO, file: str) -> Scan:
-    """Reads a stream to its end. Raises what the stream raises."""
+class Readable(Protocol):
+    """Anything that gives bytes, and none at its end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def scan(stream: Readable, file: str) -> Scan:
+    """Read a stream to its end. Raises what the stream raises."""
     return _Scanner(Scan(file)).run(stream)
 
 
 class _Scanner:
     def __init__(self, result: Scan) -> None:
         self._result = result
-        self._literals = list(LITERALS)
-        self._hits: Counter[bytes] = Counter()
+        self._looks = _LOOKS_PER_MB
+        self._left_out = 0  # lines that were not looked at closely for want of looks
         self._kept: Counter[str] = Counter()
         self._seen: set[tuple[object, ...]] = set()
-        self._last = b""  # the block before, for the context of the first failure
-        self._after = 0  # bytes of context still to read behind the first failure
-        self._failed = False
+        self._lead = b""  # the lines before the block, for messages that begin there
+        self._last = b""  # the block before, for the context of a failure
+        self._after = 0  # bytes of context still to read behind a failure
+        self._failed: set[str] = set()
 
-    def run(self, stream: BinaryIO) -> Scan:
+    def run(self, stream: Readable) -> Scan:
         rest = b""
         while chunk := _read(stream):
+            if not self._result.bytes:
+                self._result.head += chunk[: 1 << 16]
             self._result.bytes += len(chunk)
+            self._looks += _LOOKS_PER_MB * len(chunk) // _CHUNK
             buffer = rest + chunk if rest else chunk
             cut = _cut(buffer)
             self._block(buffer, cut)
             rest = buffer[cut:]
         self._block(rest, len(rest))
         self._result.lines += bool(rest) and not rest.endswith(b"\n")
+        self._tail()
+        if self._left_out:
+            self._result.problems.append(
+                f"{self._left_out} of its many short lines were not read: no log has so many per megabyte"
+            )
+        for kind, count in self._kept.items():
+            limit = _limit(kind)
+            if count > limit and limit != _CONTEXT_PER_KIND:
+                self._result.problems.append(f"{count} lines of kind '{kind}': the first {limit} were used")
         return self._result
 
     def _block(self, buffer: bytes, cut: int) -> None:
-        """Looks at buffer[:cut], which ends at the end of a line; what is behind it serves to complete
-        wrapped lines.
-        """
+        """Look at buffer[:cut], which ends at the end of a line. What is behind it completes broken lines."""
         first = self._result.lines + 1
         if not self._result.lines:
             self._context(buffer[: min(cut, _WINDOW)], first)
         elif self._after > 0:
             self._context(buffer[: min(cut, self._after)], first)
             self._after -= cut
-        starts = self._line_starts(buffer, cut)
-        lines, at = first, 0
-        covered = -1
-        for start in starts:
+        lines, at, covered = first, 0, 0
+        for hit in self._hits(buffer, cut):
+            if hit < covered:
+                continue
+            start = _start(buffer, hit, covered)
             lines += buffer.count(b"\n", at, start)
             at = start
-            if start <= covered:
+            if self._looks <= 0:
+                self._left_out += 1
                 continue
-            found, covered = self._line(buffer, start, lines)
-            if found and not self._failed:
-                self._failed = True
-                self._around_first_failure(buffer, cut, start, lines)
+            covered, tells = self._line(buffer, start, lines)
+            for kind in tells - self._failed:
+                self._failed.add(kind)
+                self._around(buffer, cut, start, lines)
         self._result.lines += buffer.count(b"\n", 0, cut)
         self._last = (self._last + buffer[max(0, cut - _WINDOW) : cut])[-_WINDOW:]
+        self._lead = buffer[max(0, cut - MAX_LINE) : cut]
 
-    def _line_starts(self, buffer: bytes, cut: int) -> list[int]:
-        """Where to read from: the line's start, or the last carriage return before the hit (progress bars
-        never end).
+    def _hits(self, buffer: bytes, cut: int) -> list[int]:
+        """Return where the triggers are, in order: of each the first in a line, or in every `MAX_LINE` of
+        one.
         """
-        starts: set[int] = set()
-        for literal in list(self._literals):
-            at = buffer.find(literal, 0, cut)
+        found: list[int] = []
+        for trigger in marks.TRIGGERS:
+            at = buffer.find(trigger, 0, cut)
             while at >= 0:
-                start = max(buffer.rfind(b"\n", 0, at), buffer.rfind(b"\r", 0, at)) + 1
-                starts.add(max(start, at - MAX_LINE // 2))
-                self._hits[literal] += 1
-                if self._hits[literal] >= _HITS_PER_LITERAL:
-                    self._literals.remove(literal)
-                    self._result.problems.append(
-                        f"{_HITS_PER_LITERAL} lines have {literal.decode()!r}: later ones were not read"
-                    )
-                    break
-                at = buffer.find(literal, min(_end(buffer, at), at + MAX_LINE // 2), cut)
-        return sorted(starts)
+                found.append(at)
+                end = buffer.find(b"\n", at, min(cut, at + MAX_LINE // 2))
+                end = min(cut, at + MAX_LINE // 2) if end < 0 else end
+                back = buffer.find(b"\r", at, end)
+                at = buffer.find(trigger, end if back < 0 else back, cut)
+        found.sort()
+        return found
 
-    def _line(self, buffer: bytes, start: int, number: int) -> tuple[bool, int]:
-        """Reads a line, joined with its neighbours if it was wrapped. Whether it tells of a failure, and
-        where it ends.
+    def _line(self, buffer: bytes, start: int, number: int) -> tuple[int, set[str]]:
+        """Read a line, joined with its neighbours if it was broken.
+
+        Return where it ends, and of what it tells: of a `failure`, of a `timeout`.
         """
         end = _end(buffer, start)
-        found = False
-        for segment in decode(buffer[start:end]):
-            text, collector = strip(segment)
-            events = list(self._parse(text, number, collector))
-            if nccl.headless(events):
-                events = self._parsed_watchdog(_before(buffer, start) + text, number, collector) or events
-            elif not events and nccl.unfinished(text):
-                joined, upto = self._joined(buffer, end, number, collector, text)
-                if joined:
-                    events, end = joined, upto
-            for event in events:
-                found |= self._keep(event)
-        return found, end - 1
+        text, collector = strip(decode(buffer[start:end]))
+        self._looks -= 1
 
-    def _joined(
-        self, buffer: bytes, end: int, number: int, collector: float | None, text: str
-    ) -> tuple[list[Event], int]:
-        """The events of a wrapped line. A terminal wraps in the middle of a word, a mail between words: both
-        are tried.
-        """
-        parts: list[str] = []
-        while len(parts) < _LOOKAHEAD and end < len(buffer):
-            after = _end(buffer, end)
-            parts.append(strip(decode(buffer[end:after])[0])[0])
-            end = after
-            for glue in ("", " "):
-                alone = self._parsed_watchdog(glue.join(parts), number, collector)
-                if alone and not nccl.headless(alone):
-                    return [], end  # the next line is a message of its own
-                if events := self._parsed_watchdog(glue.join([text, *parts]), number, collector):
-                    return events, end
-        return [], end
+        def parse(joined: str) -> Iterator[tuple[int, int, Event]]:
+            watchdog = list(nccl.parse(joined, self._result.file, number, collector))
+            if watchdog:
+                yield from watchdog
+            else:
+                yield from marks.failures(joined, self._result.file, number, collector)
 
-    def _parsed_watchdog(self, text: str, number: int, collector: float | None) -> list[Event]:
-        return list(nccl.parse(text, self._result.file, number, collector))
+        alone = list(parse(text))
+        weak = all(isinstance(event, Mark) and event.kind == "exception" for _, _, event in alone)
+        events = [event for _, _, event in alone]
+        behind, ends = _behind(buffer, end) if len(text) > 8 else ([], [])
+        before: list[str] = []
+        numbers: list[int] = []
+        if ((weak and len(text) > 8) or any(map(nccl.headless, events))) and not begins(text):
+            before, numbers = _before(self._lead, buffer, start, number)
+        if before or behind:
+            self._looks -= 1
+            places = [*numbers, number, *([number] * len(behind))]
+            joined = [
+                replace(event, line=places[piece])
+                for piece, event in wrapped.rejoined([*before, text, *behind], len(before), parse)
+            ]
+            told = {_kind(event) for event in events}
+            new = [event for event in joined if _kind(event) not in told]
+            if any(map(nccl.headless, events)) and not all(map(nccl.headless, joined)):
+                events = joined
+            elif weak and not all(isinstance(event, Mark) and event.kind == "exception" for event in joined):
+                events, end = joined, (ends[-1] if behind else end)
+            elif not weak and new:
+                events, end = [*events, *new], (ends[-1] if behind else end)
+        if alone and text[-1:].isdigit() and max(stop for _, stop, _ in alone) == len(text):
+            rest = behind[:1]
+            if rest and _MORE_DIGITS.match(rest[0].strip()):
+                events = [event for _, _, event in parse(text + rest[0].strip())]
+        if "Traceback (most recent call" in text:
+            events += self._end_of_traceback(buffer, end, number, text)
+        tells: set[str] = set()
+        for event in events:
+            tells |= self._keep(event)
+        return end, tells
 
-    def _parse(self, text: str, number: int, collector: float | None) -> Iterator[Event]:
-        file = self._result.file
-        if any(word in text for word in _WATCHDOG):
-            yield from nccl.parse(text, file, number, collector)
-        yield from marks.failures(text, file, number, collector)
+    def _end_of_traceback(self, buffer: bytes, at: int, number: int, first: str) -> list[Event]:
+        """Return the line that ends a traceback, if no row of the table knows it, as an event."""
+        tag = _rank_tag(first)
+        margin = _margin(first)
+        for _ in range(_TRACEBACK):
+            if at >= len(buffer):
+                break
+            number += buffer.count(b"\n", at - 1, at) if at else 0
+            end = _end(buffer, at)
+            text, collector = strip(decode(buffer[at:end]))
+            at = end
+            if _rank_tag(text) != tag:
+                continue
+            rest = text[_margin(text) :]
+            if not rest.strip() or rest.startswith((" ", "File ")) or _margin(text) > margin + 8:
+                continue
+            known = [mark for _, _, mark in marks.failures(text, self._result.file, number, collector)]
+            if known:  # a line with a trigger is read for itself
+                return [] if any(trigger in text.encode() for trigger in marks.TRIGGERS) else [*known]
+            found = marks.exception(text, self._result.file, number, collector, any_name=True)
+            return [found[2]] if found else []
+        return []
 
-    def _keep(self, event: Event) -> bool:
-        """Adds an event unless it is one that the log repeats. True if it tells of a failure."""
+    def _keep(self, event: Event) -> set[str]:
+        """Add an event unless it is one that the log repeats. Return of what it tells."""
         if isinstance(event, Timeout):
-            same: tuple[object, ...] = (
-                "t",
-                event.origin.rank,
-                event.origin.pid,
-                event.rank,
-                event.seq,
-                event.op,
-                event.ran_ms,
-            )
-            name = "timeout"
+            same: tuple[object, ...] = ("t", *_who(event), event.rank, event.seq, event.op, event.ran_ms)
+            kind, tells = "timeout", {"failure", "timeout"}
         elif isinstance(event, Status):
-            same = (
-                "s",
-                event.origin.rank,
-                event.origin.pid,
-                event.group,
-                event.seq,
-                event.enqueued,
-                event.completed,
+            numbers: tuple[int, ...] = (
+                () if event.seq is None else (event.seq, event.enqueued, event.completed)
             )
-            name = "status"
+            same = ("s", *_who(event), event.group, *numbers)
+            kind, tells = "status", {"failure"}
         elif isinstance(event, Mark):
             same = ("m", event.line, event.kind, event.detail)
-            name = event.kind
+            if event.kind == "dump signal" and event.origin.rank is not None:
+                same = ("d", *_who(event), event.group, "this local rank" in event.detail)
+            kind, tells = event.kind, {"failure"} if event.failure else set()
         else:
-            return False
+            return set()
         if same in self._seen:
-            return not isinstance(event, Mark) or event.failure
-        limit = _CONTEXT_PER_KIND if isinstance(event, Mark) and not event.failure else _EVENTS_PER_KIND
-        if self._kept[name] == limit:
-            self._result.problems.append(
-                f"more than {limit} lines of kind '{name}': the first {limit} were used"
-            )
-        self._kept[name] += 1
-        if self._kept[name] <= limit:
+            return tells
+        self._kept[kind] += 1
+        if self._kept[kind] <= _limit(kind):
             self._seen.add(same)
             self._result.events.append(event)
-        return not isinstance(event, Mark) or event.failure
+        return tells
 
-    def _around_first_failure(self, buffer: bytes, cut: int, start: int, number: int) -> None:
+    def _around(self, buffer: bytes, cut: int, start: int, number: int) -> None:
         before = buffer[max(0, start - _WINDOW) : start]
         if len(before) < _WINDOW:
             before = self._last[len(before) - _WINDOW :] + before
@@ -227,59 +246,143 @@ class _Scanner:
         self._context(buffer[start : min(cut, start + _WINDOW)], number)
         self._after = _WINDOW - (cut - start)
 
+    def _tail(self) -> None:
+        lines = self._last.count(b"\n") + (not self._last.endswith(b"\n"))
+        self._context(self._last, self._result.lines - lines + 1)
+
     def _context(self, window: bytes, first: int) -> None:
-        """Reads what a window says about what the job was doing; of progress bars only the last ones
-        matter.
-        """
+        """Read what a window says about what the job was doing. Of progress bars the last ones matter."""
         newest: list[Mark] = []
-        number = first
-        at = 0
-        while at < len(window):
+        number, at = first, 0
+        for _ in range(_LOOKS_PER_MB * _WINDOW // _CHUNK * 2):
+            if at >= len(window):
+                break
             end = _end(window, at)
-            raw = window[at:end]
+            if end - at > 8:
+                text, collector = strip(decode(window[max(at, end - MAX_LINE) : end]))
+                newest.extend(marks.context(text, self._result.file, number, collector))
+                when = moment(text[:400])
+                when = collector if when is None else when
+                if when is not None:
+                    self._result.begin = min(when, self._result.begin or when)
+                    self._result.end = max(when, self._result.end or when)
+            number += window.count(b"\n", at, end)
             at = end
-            if len(raw) > 8:
-                for segment in decode(raw[-MAX_LINE:]):
-                    text, collector = strip(segment)
-                    newest.extend(marks.context(text, self._result.file, number, collector))
-            number += 1
-        kept = newest[-_CONTEXT_PER_KIND:] + [
-            mark for mark in newest[:-_CONTEXT_PER_KIND] if mark.kind != "progress"
-        ]
-        for mark in kept:
+        for mark in _newest(newest):
             self._kept[mark.kind] = min(self._kept[mark.kind], _CONTEXT_PER_KIND - 1)
             self._keep(mark)
 
 
-def _read(stream: BinaryIO) -> bytes:
-    """The next chunk, full unless the stream ends: pipes and decompressors may give less."""
+def _newest(found: list[Mark]) -> list[Mark]:
+    """Return the last marks of each kind, in order."""
+    count: Counter[str] = Counter()
+    kept: list[Mark] = []
+    for mark in reversed(found):
+        count[mark.kind] += 1
+        if count[mark.kind] <= _CONTEXT_PER_KIND:
+            kept.append(mark)
+    return kept[::-1]
+
+
+def _limit(kind: str) -> int:
+    context = kind not in ("timeout", "status") and KINDS[kind].role == "context"
+    if kind in ("timeout", "status", "init complete"):
+        return _PER_RANK
+    return _CONTEXT_PER_KIND if context else _EVENTS_PER_KIND
+
+
+def _who(event: Event) -> tuple[object, ...]:
+    return event.origin.rank, event.origin.pid
+
+
+def _kind(event: Event) -> str:
+    return event.kind if isinstance(event, Mark) else type(event).__name__
+
+
+def _rank_tag(text: str) -> str:
+    at = text.find("[rank")
+    return text[at : text.find("]", at)] if at >= 0 else ""
+
+
+def _margin(text: str) -> int:
+    """Return where a traceback's line begins behind its prefix: its own indentation is kept."""
+    return len(text[: bare(text)].rstrip(" ")) + (1 if text[: bare(text)].strip() else 0)
+
+
+def _read(stream: Readable) -> bytes:
+    """Return the next chunk, full unless the stream ends: pipes and decompressors may give less."""
     parts: list[bytes] = []
     missing = _CHUNK
-    while missing and (part := stream.read(missing)):
+    while missing > 0 and (part := stream.read(missing)):
         parts.append(part)
         missing -= len(part)
     return b"".join(parts)
 
 
+def _start(buffer: bytes, hit: int, covered: int) -> int:
+    """Return where the line of a hit begins, behind what was read already and at most half of `MAX_LINE`
+    before.
+
+    A carriage return ends a line, too: progress bars never have another end.
+    """
+    low = max(covered, hit - MAX_LINE // 2)
+    low = max(low, buffer.rfind(b"\n", low, hit) + 1)
+    return max(low, buffer.rfind(b"\r", low, hit) + 1)
+
+
 def _end(buffer: bytes, start: int) -> int:
-    end = buffer.find(b"\n", start)
-    return len(buffer) if end < 0 else end + 1
+    """Return where the line that begins at `start` ends, its separator included."""
+    found = _SEPARATORS.search(buffer, start, start + MAX_LINE)
+    if found is None:
+        return min(len(buffer), start + MAX_LINE)
+    return found.end() + (buffer[found.start() : found.end() + 1] == b"\r\n")
 
 
-def _before(buffer: bytes, start: int) -> str:
-    """The physical line before a position, as far as the buffer has it."""
-    if start < 2:
-        return ""
-    before = buffer.rfind(b"\n", 0, start - 1) + 1
-    return strip(decode(buffer[before : start - 1])[-1])[0].rstrip() + " "
+def _behind(buffer: bytes, at: int) -> tuple[list[str], list[int]]:
+    """Return the lines with which a message may go on, and where each ends."""
+    parts: list[str] = []
+    ends: list[int] = []
+    while len(parts) < wrapped.BEHIND and at < len(buffer):
+        end = _end(buffer, at)
+        text = strip(decode(buffer[at:end]))[0]
+        at = end
+        if not text.strip() or begins(text):
+            break
+        parts.append(text)
+        ends.append(at)
+    return parts, ends
+
+
+def _before(lead: bytes, buffer: bytes, start: int, number: int) -> tuple[list[str], list[int]]:
+    """Return the lines, and their numbers, in which a message may have begun."""
+    if start < MAX_LINE // 2 and lead:
+        buffer, start = lead + buffer[:start], len(lead) + start
+    parts: list[str] = []
+    numbers: list[int] = []
+    at = start
+    while len(parts) < wrapped.BEFORE and at > 0:
+        stop = at - 1 - (buffer[at - 2 : at] == b"\r\n")
+        low = max(0, stop - MAX_LINE // 2)
+        begin = max(buffer.rfind(b"\n", low, stop), buffer.rfind(b"\r", low, stop)) + 1
+        number -= buffer[stop:at].count(b"\n")
+        text = strip(decode(buffer[begin:stop]))[0]
+        if not text.strip():
+            break
+        parts.insert(0, text)
+        numbers.insert(0, number)
+        if begins(text):
+            break
+        at = begin
+    return parts, numbers
 
 
 def _cut(buffer: bytes) -> int:
-    """Where to stop so that the lines behind can complete a wrapped one. A line of over a chunk is cut where
-    it can be.
+    """Return where to stop so that the lines behind can complete a broken one. A line of over a chunk is cut
+    where it
+    can be.
     """
     at = len(buffer)
-    for _ in range(_LOOKAHEAD + 1):
+    for _ in range(wrapped.BEHIND + 1):
         at = buffer.rfind(b"\n", 0, at)
         if at < 0:
             break

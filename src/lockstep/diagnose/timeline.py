@@ -2,89 +2,153 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import TypeVar
 
-from lockstep.diagnose.events import Event, GroupLabel, Mark, Status, Timeout
+from lockstep.diagnose.events import Event, Mark, Status, Timeout
+from lockstep.diagnose.groups_seen import Group, groups
 
 _E = TypeVar("_E", bound=Event)
-_SAME_MOMENT = 120.0  # seconds between the lines that one rank's watchdog writes about one failure
 _DAY = 86_400.0
 _YEAR = 365 * _DAY
 _ONE_HANG = 2 * _DAY  # more than time zones (26 hours) and the watchdogs of one hang (a few hours) come to
-
-
-@dataclass
-class Member:
-    """One rank of a group. `rank` is its place in the group, `world_rank` its rank in its half of the job, if
-    told.
-    """
-
-    rank: int
-    world_rank: int | None = None
-    timeouts: list[Timeout] = field(default_factory=list)
-    status: Status | None = None
-    process: str | None = None
-
-    @property
-    def first(self) -> Timeout | None:
-        """The collective that it waited in: the lowest number that ran out of time."""
-        return min(self.timeouts, key=lambda timeout: timeout.seq, default=None)
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.timeouts)
-
-
-@dataclass
-class Group:
-    """A group in which a collective ran out of time. `label` is None where torch is too old to print it."""
-
-    label: GroupLabel | None
-    members: dict[int, Member] = field(default_factory=dict)
-    files: set[str] = field(default_factory=set)
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        return tuple(sorted(rank for rank, member in self.members.items() if member.waits))
-
-    @property
-    def timeouts(self) -> list[Timeout]:
-        found = [t for member in self.members.values() for t in member.timeouts]
-        return sorted(found, key=lambda timeout: (timeout.file, timeout.line))
-
-    @property
-    def seq(self) -> int:
-        """The first number at which anybody waits."""
-        return min(timeout.seq for timeout in self.timeouts)
-
-    def at(self, seq: int) -> list[Timeout]:
-        """One timeout per rank at this number."""
-        found = {t.rank: t for t in reversed(self.timeouts) if t.seq == seq}
-        return [found[rank] for rank in sorted(found, key=lambda rank: -1 if rank is None else rank)]
+_TELLING_EFFECTS = ("gloo closed", "store closed", "nccl remote")
+_NO_HARM = ("gpu memory", "port taken", "exception", "traceback", "nccl error", "nccl peer", "sync error")
+"""What a job can survive: it did if its training came to its end behind it, and nothing else ended."""
+_ENOUGH = 8  # steps or answers after an error that tell that the job went on
+_SAME_MESSAGE = 100  # lines in which a failure's own reason can follow it
 
 
 @dataclass
 class Picture:
-    """`first` is the first failure that the logs tell of, None where times and lines cannot say which it
-    was.
-    """
+    """What all logs of one job tell together."""
 
     groups: list[Group]
     marks: list[Mark]
-    first: Event | None
     ranks: dict[str, set[int]]  # per file, the global ranks that wrote in it
     statuses: list[Status]
 
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Mark]]:
+        found: dict[str, list[Mark]] = defaultdict(list)
+        for mark in self.marks:
+            found[mark.kind].append(mark)
+        return found
+
     def of(self, *kinds: str) -> list[Mark]:
+        if len(kinds) == 1:
+            return self._by_kind.get(kinds[0], [])
         return [mark for mark in self.marks if mark.kind in kinds]
 
-    @property
+    def role(self, *roles: str) -> list[Mark]:
+        return [mark for mark in self.marks if mark.role in roles]
+
+    @cached_property
+    def timeouts(self) -> list[Timeout]:
+        return [timeout for group in self.groups for timeout in group.timeouts]
+
+    @cached_property
+    def waiting_ranks(self) -> set[tuple[str, int | None]]:
+        """The global ranks that a line says to wait in something, each with the file of the line."""
+        late = [s for s in self.statuses if s.seq is not None or s.enqueued > s.completed]
+        return {(event.file, event.origin.rank) for event in (*self.timeouts, *late)}
+
+    @cached_property
+    def _first_lines(self) -> dict[tuple[str, int | None], Event]:
+        found: dict[tuple[str, int | None], Event] = {}
+        events: list[Event] = [*self.marks, *self.statuses]
+        for event in events:
+            key = (event.file, event.origin.rank)
+            if key not in found or event.line < found[key].line:
+                found[key] = event
+        return found
+
+    def first_line(self, world_rank: int | None, files: Iterable[str]) -> Event | None:
+        """Return the first telling line of a rank in these files."""
+        if world_rank is None:
+            return None
+        lines = (self._first_lines.get((file, world_rank)) for file in files)
+        return next((line for line in lines if line is not None), None)
+
+    @cached_property
     def first_timeout(self) -> Timeout | None:
-        return _earliest([t for group in self.groups for t in group.timeouts])
+        return _earliest(self.timeouts)
+
+    @cached_property
+    def waits(self) -> list[Event]:
+        """All that tells that somebody waited until its patience ended."""
+        return [*self.timeouts, *self.role("wait")]
+
+    @cached_property
+    def first_wait(self) -> Event | None:
+        return _earliest(self.waits)
+
+    @cached_property
+    def first(self) -> Event | None:
+        """The first failure that the logs tell of; None where times and lines cannot say which it was."""
+        telling: list[Event] = [*self.waits, *self.role("end", "error"), *self.of(*_TELLING_EFFECTS)]
+        return _earliest(telling or self.role("effect", "warning"))
+
+    @cached_property
+    def _first_waits(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for event in self.waits:
+            found[event.file] = min(found.get(event.file, event.line), event.line)
+        return found
+
+    @cached_property
+    def _wait_began(self) -> dict[str, float | None]:
+        """Per file with a wait, the time of the first one."""
+        found: dict[str, float | None] = {}
+        for event in self.waits:
+            if event.line == self._first_waits[event.file]:
+                found[event.file] = event.origin.when
+        return found
+
+    @cached_property
+    def _earliest_two(self) -> tuple[tuple[float, str] | None, float | None, int]:
+        """The earliest file with a wait and its time, the time of the next; how many files have no time."""
+        timed = sorted((when, file) for file, when in self._wait_began.items() if when is not None)
+        untimed = len(self._wait_began) - len(timed)
+        return (timed[0] if timed else None), (timed[1][0] if len(timed) > 1 else None), untimed
+
+    def earlier(self, marks: Sequence[Mark]) -> list[Mark]:
+        """Return those marks that came before anybody's patience ended; all of them if nobody's did."""
+        return [mark for mark in marks if self._before_waits(mark)]
+
+    def _before_waits(self, mark: Mark) -> bool:
+        mine = self._first_waits.get(mark.file)
+        if mine is not None and mark.line >= mine:
+            return False
+        first, second, untimed = self._earliest_two
+        if untimed - (mark.file in self._wait_began and self._wait_began[mark.file] is None):
+            return False
+        if first is None:
+            return True
+        other = second if first[1] == mark.file else first[0]
+        return other is None or (mark.origin.when is not None and mark.origin.when < other)
+
+    def later(self, marks: Sequence[Mark]) -> list[Mark]:
+        first = self.first_wait
+        return [] if first is None else [mark for mark in marks if before(first, mark)]
+
+    @cached_property
+    def _wait_lines(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for wait in self.role("wait"):
+            found[wait.file].append(wait.line)
+        return {file: sorted(lines) for file, lines in found.items()}
+
+    def beside_a_wait(self, mark: Mark) -> bool:
+        """Return whether a wait is the reason that the lines behind a mark give for it."""
+        lines = self._wait_lines.get(mark.file, [])
+        at = bisect_left(lines, mark.line)
+        return at < len(lines) and lines[at] - mark.line <= _SAME_MESSAGE
 
     @property
     def apart(self) -> tuple[Timeout, Timeout, int] | None:
@@ -94,7 +158,7 @@ class Picture:
         They are the last one of a log and the first one of another: a log may have those of earlier runs too.
         """
         dated: dict[str, list[tuple[float, Timeout]]] = defaultdict(list)
-        for timeout in (t for group in self.groups for t in group.timeouts):
+        for timeout in self.timeouts:
             if timeout.origin.when is not None:
                 dated[timeout.file].append((timeout.origin.when, timeout))
         if not dated:
@@ -106,7 +170,7 @@ class Picture:
 
 
 def before(one: Event, other: Event) -> bool | None:
-    """Whether one line was written before another; None if the logs do not say."""
+    """Return whether one line was written before another; None if the logs do not say."""
     if one.file == other.file:
         return one.line < other.line
     if one.origin.when is not None and other.origin.when is not None:
@@ -115,7 +179,7 @@ def before(one: Event, other: Event) -> bool | None:
 
 
 def picture(events: Iterable[Event]) -> Picture:
-    """Puts the events of all logs of one job together."""
+    """Put the events of all logs of one job together."""
     timeouts: list[Timeout] = []
     statuses: list[Status] = []
     marks: list[Mark] = []
@@ -129,101 +193,43 @@ def picture(events: Iterable[Event]) -> Picture:
             statuses.append(event)
         elif isinstance(event, Mark):
             marks.append(event)
-    groups = _groups(timeouts, statuses)
-    failures: list[Event] = [*timeouts, *(mark for mark in marks if mark.failure)]
-    return Picture(groups, marks, _earliest(failures), dict(ranks), statuses)
+    return Picture(groups(timeouts, statuses), _telling(marks), dict(ranks), statuses)
 
 
-def _groups(timeouts: list[Timeout], statuses: list[Status]) -> list[Group]:
-    found: dict[tuple[object, ...], Group] = {}
-    failed: dict[tuple[str, int], list[Status]] = defaultdict(list)
-    for status in statuses:
-        if status.seq is not None:
-            failed[status.file, status.seq].append(status)
-    for timeout in sorted(timeouts, key=lambda t: (t.group is None, t.file, t.line)):
-        label = timeout.group or _label_of(timeout, failed[timeout.file, timeout.seq], found)
-        group = _group_for(timeout, label, found)
-        rank = _place(timeout, label)
-        member = group.members.setdefault(rank, Member(rank))
-        if member.world_rank is None:
-            member.world_rank = timeout.origin.rank
-        member.process = member.process or timeout.origin.process
-        same = [t for t in member.timeouts if (t.seq, t.op) == (timeout.seq, timeout.op)]
-        if not same:
-            member.timeouts.append(timeout)
-        elif timeout.line < same[0].line or same[0].origin.rank is None:
-            member.timeouts[member.timeouts.index(same[0])] = timeout
-        group.files.add(timeout.file)
-    for status in statuses:
-        for group in found.values():
-            same_group = group.label is not None and group.label.key == status.group.key
-            if same_group and status.file in group.files and status.group.rank is not None:
-                member = group.members.setdefault(status.group.rank, Member(status.group.rank))
-                member.world_rank = status.origin.rank if member.world_rank is None else member.world_rank
-                if member.status is None or status.seq is not None:
-                    member.status = status
-    return list(found.values())
+def _telling(marks: list[Mark]) -> list[Mark]:
+    """Leave out warnings and errors that were followed by success in the same file: they were no failure.
 
-
-def _group_for(timeout: Timeout, label: GroupLabel | None, found: dict[tuple[object, ...], Group]) -> Group:
-    """The group of a timeout. In another log the same numbers are the same group unless the same rank waits
-    in both.
+    One success is enough after a warning. After an error the others may still end the step that they are in.
     """
-    key = label.key if label else (None,)
-    nth = 0
-    while (group := found.get((*key, nth))) is not None:
-        member = group.members.get(_place(timeout, label))
-        if timeout.file in group.files or member is None or not member.waits:
-            return group
-        nth += 1
-    group = found[(*key, nth)] = Group(label)
-    return group
+    succeeded: dict[str, list[int]] = defaultdict(list)
+    over: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for mark in marks:
+        if mark.kind in ("success", "over") or (mark.kind == "progress" and mark.number):
+            succeeded[mark.file] += [mark.line] * (_ENOUGH if mark.kind == "over" else 1)
+        if mark.kind == "over":
+            over[mark.file] = max(over.get(mark.file, 0), mark.line)
+        if mark.role in ("end", "effect", "wait") and mark.kind not in _NO_HARM:
+            ended[mark.file] = max(ended.get(mark.file, 0), mark.line)
+    for lines in succeeded.values():
+        lines.sort()
 
+    def counts(mark: Mark) -> bool:
+        finished = over.get(mark.file, 0) > max(mark.line, ended.get(mark.file, 0))
+        if mark.kind in _NO_HARM and finished:
+            return False
+        if mark.kind not in ("exception", "traceback", "shm wait", "barrier wait"):
+            return True
+        lines = succeeded.get(mark.file, [])
+        after = len(lines) - bisect_left(lines, mark.line + 1)
+        return after < (1 if mark.role == "warning" else _ENOUGH)
 
-def _place(timeout: Timeout, label: GroupLabel | None) -> int:
-    """The rank in its group. Lines that people shortened may only have the global rank."""
-    for rank in (label.rank if label else None, timeout.rank, timeout.origin.rank):
-        if rank is not None:
-            return rank
-    return 0
-
-
-def _label_of(
-    timeout: Timeout, candidates: list[Status], found: dict[tuple[object, ...], Group]
-) -> GroupLabel | None:
-    """The group of a timeout whose own line does not name it: from the status that the same rank wrote about
-    it.
-    """
-    fitting = [
-        status
-        for status in candidates
-        if (timeout.rank is None or status.group.rank == timeout.rank)
-        and (
-            timeout.origin.rank is None
-            or status.origin.rank is None
-            or timeout.origin.rank == status.origin.rank
-        )
-        and _near(timeout, status)
-    ]
-    if fitting:
-        return min(
-            fitting, key=lambda status: (status.line < timeout.line, abs(status.line - timeout.line))
-        ).group
-    # The status line may be lost. A group that is known to wait at this very number in this file will do.
-    for group in found.values():
-        if group.label and timeout.file in group.files and any(t.seq == timeout.seq for t in group.timeouts):
-            label = group.label
-            return GroupLabel(label.local, label.guid, label.number, label.desc, timeout.rank)
-    return None
-
-
-def _near(one: Event, other: Event) -> bool:
-    first, second = one.origin.when, other.origin.when
-    return first is None or second is None or abs(first - second) < _SAME_MOMENT
+    return [mark for mark in marks if counts(mark)]
 
 
 def _earliest(events: Sequence[_E]) -> _E | None:
-    """The event before which no other is known to have come; None if two logs each have one and no clock
+    """Return the event before which no other is known to have come; None if two logs each have one and no
+    clock
     decides.
     """
     per_file: dict[str, _E] = {}
@@ -231,7 +237,11 @@ def _earliest(events: Sequence[_E]) -> _E | None:
         if event.file not in per_file or event.line < per_file[event.file].line:
             per_file[event.file] = event
     firsts = list(per_file.values())
-    for one in firsts:
-        if all(one is other or before(one, other) for other in firsts):
-            return one
-    return None
+    if len(firsts) > 1:
+        timed = [event for event in firsts if event.origin.when is not None]
+        if len(timed) < len(firsts):
+            return None
+        firsts = sorted(timed, key=lambda event: event.origin.when or 0.0)
+        if firsts[0].origin.when == firsts[1].origin.when:
+            return None
+    return firsts[0] if firsts else None

@@ -14,13 +14,12 @@ from tree_sitter import Node
 
 from lockstep.audit.meter import NAMES_PER_STEP, Meter
 from lockstep.audit.model import Command, Setting, Word, unknown
-from lockstep.audit.programs import may_be_process
 from lockstep.audit.shell.assign import assign
 from lockstep.audit.shell.scope import Scope
 from lockstep.audit.shell.statements import Followed, Statements, Where
 from lockstep.audit.shell.text import Layout
 from lockstep.audit.shell.words import Expander, Text
-from lockstep.audit.shell.wrappers import SHELLS, WRAPPERS, name_of, unwrap
+from lockstep.audit.shell.wrappers import SHELLS, WRAPPERS, may_be_process, name_of, unwrap
 
 _BYTES_PER_STEP = 256
 """Bytes of a script quoted in another that count as one step."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from lockstep.audit.model import Part, Setting, Value, Word, literal
 
+PYTHON = re.compile(r"python[\d.]*\Z")
+_PROGRAMS = frozenset(("swift", "megatron", "trl", "vllm", "torchrun", "accelerate", "deepspeed"))
+"""Programs that can start part of a job, besides Python."""
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 _PLAIN = frozenset(
     [
@@ -214,3 +217,10 @@ def without_start(value: Value, count: int) -> Value:
         if kept:
             parts.append(Part(kept, part.known, part.origin))
     return Value(tuple(parts))
+
+
+def may_be_process(command: Command) -> bool:
+    """Whether a command's first word is a program that can start part of a job, so that its environment
+    matters."""
+    name = name_of(command.words[0]) if command.words else ""
+    return name in _PROGRAMS or PYTHON.match(name) is not None

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from lockstep.diagnose.events import Mark
 from lockstep.diagnose.groups import RELEASES, Reading, Release
+from lockstep.diagnose.groups_seen import Group
 from lockstep.diagnose.model import Cause, CauseId, Evidence, Standing
-from lockstep.diagnose.timeline import Group, Picture, before
+from lockstep.diagnose.timeline import Picture
 
 
 @dataclass(frozen=True)
 class Case:
-    """`absent` are the ranks of the group, by place in it, that did not wait; `size` is None where it is not
-    known.
+    """The picture, and the group in question. All ranks are places in the group.
+
+    `size` is None where no line and no reading that holds tells it. `absent` are the ranks that a line proves
+    absent, `not_seen` those of a known size of which no line tells. No conclusion is drawn from the latter.
     """
 
     picture: Picture
@@ -22,6 +25,7 @@ class Case:
     readings: tuple[Reading, ...]
     size: int | None
     absent: tuple[int, ...]
+    not_seen: tuple[int, ...] = ()
 
     @property
     def reading(self) -> Reading | None:
@@ -47,18 +51,21 @@ class Case:
         ):
             return False
         size = release.sync_rows * len(reading.ranks)
-        return all(t.op == "ALLREDUCE" and t.numel_in == size for t in self.group.at(self.group.seq))
+        return all(t.op == "ALLREDUCE" and t.numel_in == size for t in self.group.works)
 
     def earlier(self, marks: Sequence[Mark]) -> list[Mark]:
-        """Those marks that came before the first timeout; all of them if nothing timed out."""
-        first = self.picture.first_timeout
-        if first is None:
-            return list(marks) if not self.picture.groups else []
-        return [mark for mark in marks if before(mark, first)]
+        """Return those marks that came before anybody's patience ended; all of them if nobody's did."""
+        return self.picture.earlier(marks)
 
     def later(self, marks: Sequence[Mark]) -> list[Mark]:
-        first = self.picture.first_timeout
-        return [] if first is None else [mark for mark in marks if before(first, mark)]
+        return self.picture.later(marks)
+
+    @property
+    def two_sides(self) -> bool:
+        """Whether the input shows both a trainer and a rollout."""
+        trains = any(mark.detail for mark in self.picture.of("progress")) or self.picture.of("over")
+        serves = self.picture.of("vllm", "server", "coordinator", "engine config") or self.step_sync
+        return bool(trains and serves)
 
 
 def judged(

@@ -13,16 +13,17 @@ def offline_wave_race(case: Case) -> Cause | None:
     """Needs the step's all-reduce with a rank absent, and two signs more: first step of a wave, uneven
     progress, idle rank.
     """
-    if not case.step_sync or not case.absent or case.group is None:
+    if not case.step_sync or not (case.absent or case.not_seen) or case.group is None:
         return None
     timeout = case.group.timeouts[0]
+    missing = "and a rank is missing" if case.absent else "and not all are seen to wait"
     evidence = [
-        Evidence.of(
-            "the all-reduce of an engine step: only engines that step are in it, and a rank is missing",
-            timeout,
-        )
+        Evidence.of(f"the all-reduce of an engine step: only engines that step are in it, {missing}", timeout)
     ]
     against: list[Evidence] = []
+    if not case.absent:
+        who = arithmetic.ranges(case.not_seen)
+        against.append(Evidence(f"no line tells what rank {who} did: it may have waited as well"))
     signs = 0
     if position := arithmetic.wave_position(case):
         step, sentence = position
@@ -43,7 +44,7 @@ def offline_wave_race(case: Case) -> Cause | None:
         Evidence.of("a server with a coordinator tells every engine of a new wave", mark)
         for mark in online[:1]
     ]
-    needed = 0 if signs >= 2 else len(evidence) + 1
+    needed = 0 if signs >= 2 and case.absent else len(evidence) + 1
     return judged("offline-wave-race", evidence, against, decisive=bool(online), needed=needed)
 
 
@@ -69,6 +70,7 @@ def online_dense_dp_out_of_step(case: Case) -> Cause | None:
 
 
 def _world_ranks(case: Case) -> set[int]:
-    """The absent ranks' numbers in their half of the job."""
+    """Return the missing ranks' numbers in their half of the job."""
     ranks = case.reading.ranks if case.reading else None
-    return {ranks[place] for place in case.absent if place < len(ranks)} if ranks else set()
+    missing = (*case.absent, *case.not_seen)
+    return {ranks[place] for place in missing if place < len(ranks)} if ranks else set()

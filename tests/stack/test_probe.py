@@ -47,8 +47,8 @@ TRUTH = [
     + [("all_reduce", "Float", 2)] * 2
     + [
         ("all_gather", "Float", 3),
-        ("scatter", "Float", None),
-        ("gather", "Float", None),
+        ("scatter", "Float", 3),
+        ("gather", "Float", 3),
         ("barrier", "", 0),
     ],
     [],

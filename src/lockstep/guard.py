@@ -28,6 +28,7 @@ _USERS = {
     )
 }  # fmt: skip
 """Errors of files that the user, or the machine, can help."""
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def guarded(
@@ -49,6 +50,8 @@ def guarded(
     except OSError as error:
         if error.errno in _USERS and error.filename is not None:
             code = _say(f"{_name(error.filename)}: {error.strerror}", foreseen)
+        elif error.errno in _FULL:  # a write that fails does not say of which file
+            code = _say(str(error.strerror), foreseen)
         else:
             code = _report(error, unforeseen)
     except Exception as error:

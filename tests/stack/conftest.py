@@ -4,6 +4,16 @@ from pathlib import Path
 
 import pytest
 
+JOB_S = 900
+"""Time limit of a test here: it may run real jobs, some of them several times."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(JOB_S))
+
 
 @pytest.fixture(scope="session")
 def model() -> Path:

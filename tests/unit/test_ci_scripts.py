@@ -112,6 +112,25 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert preflight.limits(host(tmp_path)) == "open files: unlimited, processes: unlimited"
 
 
+@pytest.mark.usefixtures("roomy")
+def test_memory_that_nvidia_smi_does_not_give_is_refused(tmp_path: Path) -> None:
+    class Sliced(Host):
+        def smi(self, *arguments: str) -> str:
+            return "0, [N/A]\n1, 0\n" if "memory.used" in arguments[0] else ""
+
+    env = fake_smi.install(tmp_path / "bin", 8)
+    with pytest.raises(Refused, match=r"GPU 0: nvidia-smi says '\[N/A\]' for the memory in use.*MIG"):
+        preflight.free(Sliced(env, tmp_path, tmp_path))
+
+
+def test_a_soft_limit_that_can_be_raised_is_no_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight.resource, "getrlimit", lambda which: (1024, 65536))
+    told = preflight.limits(host(tmp_path))
+    assert "open files: 65536" in told
+
+
 def test_the_preflight_script_refuses_with_the_reason(tmp_path: Path) -> None:
     done = ci("preflight.sh", "--gpus", "4", env=fake_smi.install(tmp_path, 2), cwd=tmp_path)
     assert done.returncode == 1
@@ -183,8 +202,13 @@ def test_a_lock_that_another_user_made_will_do(tmp_path: Path) -> None:
     nox.parent.mkdir()
     nox.write_text("#!/bin/sh\necho started\n")
     nox.chmod(0o755)
-    lock = place / "lock"
-    env = os.environ | {"PATH": f"{nox.parent}:{os.environ['PATH']}", "PYTHON": sys.executable}
+    lock, no_preflight = place / "lock", place / "bin" / "python"
+    no_preflight.write_text("#!/bin/sh\n")
+    no_preflight.chmod(0o755)
+    env = os.environ | {"PATH": f"{nox.parent}:{os.environ['PATH']}", "PYTHON": str(no_preflight)}
+    env |= {"LOCKSTEP_RUNS": str(place / "runs")}
+    (place / "runs").mkdir()
+    (place / "runs").chmod(0o777)
     env |= {"LOCKSTEP_LOCK": str(lock), "LOCKSTEP_LOCK_WAIT": "0"}
 
     def start(user: int) -> subprocess.CompletedProcess[str]:
@@ -214,16 +238,39 @@ def test_a_lock_that_another_user_made_will_do(tmp_path: Path) -> None:
         shutil.rmtree(place)
 
 
+def test_a_run_is_found_by_another_name_of_its_folder(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    assert [found.pid for found in leftovers.find(tmp_path / "link")] == [process.pid]
+    moved = tmp_path / "moved"
+    (tmp_path / "runs").rename(moved)
+    (tmp_path / "runs").symlink_to(moved)
+    assert [found.pid for found in leftovers.find(moved)] == [process.pid]
+
+
+def test_what_belongs_to_another_user_is_no_leftover(
+    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert process.pid in {found.pid for found in leftovers.jobs()}
+    monkeypatch.setattr(leftovers.os, "geteuid", lambda: os.getuid() + 1)
+    assert process.pid not in {found.pid for found in leftovers.jobs()}
+
+
 def test_two_runs_do_not_meet_on_a_host(tmp_path: Path) -> None:
     nox = tmp_path / "bin" / "nox"
     nox.parent.mkdir()
     nox.write_text(f'#!/bin/sh\necho $$ "$@" >>{tmp_path}/started\nsleep ${{HOLD:-0}}\n')
     nox.chmod(0o755)
+    passes = tmp_path / "bin" / "python"
+    passes.write_text("#!/bin/sh\n")
+    passes.chmod(0o755)
     env = {
         "PATH": f"{nox.parent}:{os.environ['PATH']}",
         "LOCKSTEP_LOCK": str(tmp_path / "lock"),
         "LOCKSTEP_LOCK_WAIT": "0",
-        "LOCKSTEP_RUNS": "runs",
+        "LOCKSTEP_RUNS": str(tmp_path / "runs"),
+        "PYTHON": str(passes),
     }
     first = subprocess.Popen(
         [str(ROOT / "ci" / "run.sh"), "--steps", "2"], env=os.environ | env | {"HOLD": "30"}
@@ -237,7 +284,7 @@ def test_two_runs_do_not_meet_on_a_host(tmp_path: Path) -> None:
         f"another run on this host holds {tmp_path}/lock",
     )
     started = (tmp_path / "started").read_text()
-    assert started == f"{first.pid} --session gpu_stress -- --out runs --steps 2\n", (
+    assert started == f"{first.pid} --session gpu_stress -- --out {tmp_path}/runs --steps 2\n", (
         "the script is nox by now"
     )
     first.terminate()
@@ -288,10 +335,71 @@ def test_no_summary_is_no_success(tmp_path: Path, content: str | None, told: str
     done = ci("summary.sh", env={"LOCKSTEP_RUNS": str(tmp_path)})
     assert done.returncode == 1
     assert told in done.stdout
-    assert not (tmp_path / "junit.xml").exists()
+    assert 'errors="1"' in (tmp_path / "junit.xml").read_text()
 
 
-@pytest.mark.parametrize("arguments", [[], [""], ["a", "b"], ["--help"], ["-x", "a"]])
+def begun(folder: Path, *refused: str) -> None:
+    (folder / "run.json").write_text(
+        json.dumps(
+            {"begin": "2026-01-02T02:00:00Z", "commit": "0a1b2c", "host": "node-7", "refused": refused,
+             "versions": {"driver": "570.1"}}
+        )
+    )  # fmt: skip
+
+
+GOOD = {**ROWS[0], "begin": "2026-01-02T02:00:09Z", "planned": ["control"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "refused", "told", "errors"),
+    [
+        ([GOOD], [], "all runs ended as they must", 0),
+        ([{**GOOD, "begin": "2026-01-01T02:00:09Z"}], [], "of another run", 1),
+        ([ROWS[0]], [], "of another run", 1),
+        ([{**GOOD, "planned": ["control", "with the fix"]}], [], "not run: with the fix", 1),
+        ([GOOD], ["GPUs: GPUs found: none"], "Did not run: GPUs: GPUs found: none", 1),
+    ],
+)
+def test_only_this_runs_whole_result_is_green(
+    tmp_path: Path, rows: list[dict[str, object]], refused: list[str], told: str, errors: int
+) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(rows))
+    begun(tmp_path, *refused)
+    done = ci("summary.sh", env={"LOCKSTEP_RUNS": str(tmp_path)})
+    assert done.returncode == errors
+    assert told in done.stdout
+    assert "Begun 2026-01-02T02:00:00Z on node-7, commit 0a1b2c; driver 570.1." in done.stdout
+    assert f'errors="{errors}"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_a_refused_night_does_not_show_the_night_before(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "summary.json").write_text(json.dumps([GOOD]))
+    env = fake_smi.install(tmp_path / "smi", 0) | {"LOCKSTEP_LOCK": str(tmp_path / "lock")}
+    env["LOCKSTEP_RUNS"] = str(tmp_path / "runs")
+    assert ci("run.sh", env=env).returncode == 1
+    assert not (tmp_path / "runs" / "summary.json").exists()
+    done = ci("summary.sh", env=env)
+    assert done.returncode == 1
+    assert "gpu_stress: Did not run: " in done.stdout
+    assert "GPUs found: none; needed: 4" in (tmp_path / "runs" / "junit.xml").read_text()
+
+
+@pytest.mark.parametrize("script", ["run.sh", "end.sh", "collect.sh", "summary.sh", "preflight.sh"])
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_asking_for_help_starts_nothing(tmp_path: Path, script: str, option: str) -> None:
+    nox = tmp_path / "bin" / "nox"
+    nox.parent.mkdir()
+    nox.write_text("#!/bin/sh\nexit 9\n")
+    nox.chmod(0o755)
+    env = {"PATH": f"{nox.parent}:{os.environ['PATH']}", "LOCKSTEP_RUNS": str(tmp_path / "runs")}
+    done = ci(script, option, env=env | {"LOCKSTEP_LOCK": str(tmp_path / "lock")}, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: ci/{script}")
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+@pytest.mark.parametrize("arguments", [[], [""], ["a", "b"], ["-x", "a"]])
 def test_collecting_into_no_folder_is_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
     done = ci("collect.sh", *arguments, env={"LOCKSTEP_RUNS": str(tmp_path / "runs")}, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -315,3 +423,18 @@ def test_only_the_standard_library_is_needed() -> None:
 def test_shellcheck() -> None:
     scripts = [str(path) for path in (ROOT / "ci").glob("*.sh")]
     subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, check=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_lock_of_another_user_is_told(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch(mode=0o400)
+    done = ci("run.sh", env={"LOCKSTEP_LOCK": str(tmp_path / "lock"), "LOCKSTEP_RUNS": str(tmp_path)})
+    assert (done.returncode, "belongs to another user" in done.stderr) == (3, True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_a_sentence_and_no_success(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(ROWS[:1]))
+    (tmp_path / "junit.xml").symlink_to("/dev/full")
+    done = ci("summary.sh", env={"LOCKSTEP_RUNS": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (2, "lockstep: No space left on device\n")

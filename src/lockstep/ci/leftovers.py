@@ -47,6 +47,9 @@ def jobs(proc: Path = Path("/proc")) -> list[Process]:
     found = []
     for folder in sorted((p for p in proc.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)):
         try:
+            # Root can read, and end, what is another user's.
+            if folder.stat().st_uid != os.geteuid():
+                continue
             environment = (folder / "environ").read_bytes().split(b"\0")
             run_dir = next((v[len(MARK) :] for v in environment if v.startswith(MARK)), None)
             if run_dir is None:
@@ -78,9 +81,9 @@ def over(runs: Path) -> Iterator[None]:
 
 
 def find(runs: Path) -> list[Process]:
-    """The live processes that record into a folder below `runs`."""
+    """The live processes that record into a folder below `runs`, by whatever links either is named."""
     home = runs.resolve()
-    return [process for process in jobs() if home in process.run_dir.parents]
+    return [process for process in jobs() if home in process.run_dir.resolve().parents]
 
 
 def end(processes: Sequence[Process], grace_s: float = GRACE_S) -> list[Process]:

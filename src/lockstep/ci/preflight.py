@@ -8,12 +8,15 @@ reasons, if one refuses.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
 import re
 import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +101,15 @@ def free(host: Host) -> str:
     used = host.used()
     apps = host.smi("--query-compute-apps=pid,process_name", "--format=csv,noheader").strip()
     rows = host.smi("--query-gpu=index,memory.used", "--format=csv,noheader,nounits").strip().splitlines()
-    memory = {int(index): int(mib) for index, _, mib in (row.partition(",") for row in rows)}
+    memory = {}
+    for row in rows:
+        index, _, mib = (word.strip() for word in row.partition(","))
+        if not index.isdigit() or not (mib.isdigit() or int(index) not in used):
+            raise Refused(
+                f"GPU {index}: nvidia-smi says '{mib}' for the memory in use, expected a number: MIG is on "
+                "(nvidia-smi -mig 0), or this user may not read it"
+            )
+        memory[int(index)] = int(mib) if mib.isdigit() else 0
     full = [f"GPU {gpu}: {memory.get(gpu, 0)} MiB in use" for gpu in used if memory.get(gpu, 0) > USED_MIB]
     if full:
         raise Refused(
@@ -157,10 +168,11 @@ def limits(host: Host) -> str:
         ("open files", resource.RLIMIT_NOFILE, OPEN_FILES, "-n"),
         ("processes", resource.RLIMIT_NPROC, PROCESSES, "-u"),
     ):
-        soft, _ = resource.getrlimit(number)
-        if soft != resource.RLIM_INFINITY and soft < least:
-            raise Refused(f"{name}: at most {soft}, {least} needed (ulimit {option} {least})")
-        told.append(f"{name}: {'unlimited' if soft == resource.RLIM_INFINITY else soft}")
+        # ci/run.sh raises the soft limit to the hard one.
+        _, hard = resource.getrlimit(number)
+        if hard != resource.RLIM_INFINITY and hard < least:
+            raise Refused(f"{name}: at most {hard}, {least} needed (ulimit {option} {least})")
+        told.append(f"{name}: {'unlimited' if hard == resource.RLIM_INFINITY else hard}")
     return ", ".join(told)
 
 
@@ -187,11 +199,31 @@ def check(host: Host) -> list[tuple[str, bool, str]]:
     return found
 
 
+def record(host: Host, found: Sequence[tuple[str, bool, str]]) -> dict[str, object]:
+    """What begins now: when (UTC), of which commit, where, with what, and why not if it may not begin."""
+    git = ["git", "-C", str(host.checkout), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(
+            git, capture_output=True, text=True, timeout=SMI_S, check=False
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        commit = ""
+    told = {name: text for name, good, text in found if good}
+    return {
+        "begin": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit or "unknown",
+        "host": platform.node(),
+        "versions": {"python": platform.python_version(), "driver": told.get("driver", "unknown")},
+        "refused": [f"{name}: {text}" for name, good, text in found if not good],
+    }
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Say whether the job can run on this host's GPUs now.")
     parser.add_argument("--gpus")
     parser.add_argument("--rollout-gpus")
     parser.add_argument("--without-nvlink", action="store_true")
+    parser.add_argument("--record", type=Path, help="where to write what is to run, and whether it may")
     options, _ = parser.parse_known_args(arguments)
     host = Host(
         os.environ,
@@ -201,6 +233,8 @@ def main(arguments: Sequence[str]) -> int:
         without_nvlink=options.without_nvlink,
     )
     found = check(host)
+    if options.record is not None:
+        options.record.write_text(json.dumps(record(host, found), indent=2) + "\n")
     for name, good, text in found:
         print(f"{name + ':':15} {'' if good else 'REFUSED: '}{text}")
     return 0 if all(good for _, good, _ in found) else 1

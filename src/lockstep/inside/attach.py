@@ -32,7 +32,11 @@ class Recorded:
     purpose: Purpose = no_purpose
 
 
-def attach(side: str, role: str, rank: int, recorded: Recorded = Recorded()) -> Probe | None:
+NEUTRAL = Recorded()
+"""Torch alone."""
+
+
+def attach(side: str, role: str, rank: int, recorded: Recorded = NEUTRAL) -> Probe | None:
     """The process's probe, made on the first call; None when the environment names no run folder, or one that
     cannot be written.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,11 @@ def run_arms(
     """
     results: list[Result] = []
     # Of an earlier run nothing may be left to be taken for this one's.
-    write_summary(results, folder / "summary.json")
+    whole = {
+        "begin": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "planned": [arm.spec.name for arm in arms],
+    }
+    write_summary(results, folder / "summary.json", whole)
     home = new_run(folder)
     for arm in arms:
         place = home / arm.spec.name.replace(" ", "_")
@@ -64,7 +69,7 @@ def run_arms(
             result, fatal = Result(arm, None, str(error), place), error
         results.append(result)
         try:
-            write_summary(results, folder / "summary.json")
+            write_summary(results, folder / "summary.json", whole)
         except OSError as error:
             fatal = fatal or error
         done(result)
@@ -162,9 +167,9 @@ def check_counted(spec: Job, outcome: Outcome, place: Path) -> str:
     return silent(spec.groups(), read_directory(place))
 
 
-def write_summary(results: Sequence[Result], path: Path) -> None:
-    """One JSON object per run (see README), written whole or not at all."""
-    write_rows(map(_summary, results), path)
+def write_summary(results: Sequence[Result], path: Path, whole: Mapping[str, Any] | None = None) -> None:
+    """One JSON object per run (see README) with the fields of `whole`, written whole or not at all."""
+    write_rows(({**_summary(result), **(whole or {})} for result in results), path)
 
 
 def _summary(result: Result) -> dict[str, Any]:

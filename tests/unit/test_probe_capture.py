@@ -162,6 +162,9 @@ def test_a_runtime_that_cannot_relax_is_told_once_and_the_probe_goes_on(
     monkeypatch.setattr(capture, "_relax", fails)
     thread = capture.RelaxedThread()
     thread.enter()
+    assert capsys.readouterr().err == "", "LOCAL_RANK was a guess"
+    thread.note_device()
+    thread.enter()
     thread.enter()
     told = capsys.readouterr().err
     assert told.count("may spoil the capture of CUDA graphs") == 1

@@ -43,6 +43,8 @@ class RelaxedThread:
             _relax(device)
             self._entered = device
         except (OSError, AttributeError, RuntimeError) as error:
+            if self._device is None:
+                return  # LOCAL_RANK need not be a device's number; the job's thread will say which it is
             self._failed = True
             complain(f"reading records may spoil the capture of CUDA graphs in this process: {error}")
 

@@ -29,6 +29,8 @@ ROOMS = {
     "dumps": ("lockstep.dumps", ["."]),
     "bisect": ("lockstep.experiments.bisect", ["--bad", "3.10.3"]),
     "probe-release": ("lockstep.experiments.bisect", ["3.10.3"]),
+    "remedy": ("lockstep.remedies.command", []),
+    "gpu-check": ("lockstep.gpu_check", []),
 }
 """The package that a command loads first, and arguments that it takes."""
 FAILS = """

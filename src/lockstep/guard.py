@@ -10,15 +10,9 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from lockstep.exits import FORESEEN, INTERRUPTED, UNFORESEEN
 from lockstep.report.safe_text import one_line
 from lockstep.report.streams import OutputError, make_safe
-
-FORESEEN = 2
-"""Wrong usage, or input and places that cannot be used: what the user can put right."""
-UNFORESEEN = 70
-"""EX_SOFTWARE (sysexits.h): an error of Lockstep's own. 1 would be a verdict."""
-INTERRUPTED = 130
-"""After Ctrl-C, as shells have it."""
 
 _USERS = {
     getattr(errno, name)

@@ -135,8 +135,10 @@ def test_dumps(tmp_path: Path) -> None:
     source = DATA / "dumps" / "gloo-torch-2.8-json"
     for path in source.iterdir():
         text = path.read_text()
-        for word in ("all_reduce", "default_pg", "gloo", "step"):
+        for word in ("all_reduce", "gloo", "step"):
             text = text.replace(word, word + json.dumps(ALL)[1:-1])
+        # A group's name may have 256 characters.
+        text = text.replace("default_pg", "default_pg" + json.dumps(ALL[:100])[1:-1])
         (tmp_path / path.name).write_text(text)
     assert "\\x1b" in check(run("dumps", tmp_path))
     assert run("dumps", tmp_path, "--json").stdout.isascii()
@@ -279,6 +281,6 @@ def test_nothing_goes_past_the_safe_streams() -> None:
         r"rich\.console|rich import console|streams import .*plain|(?:stdout|stderr|__)\.buffer"
         r"|sys\.__std|os\.write\([12]\b|ensure_ascii=False"
     )
-    paths = [path for path in source.rglob("*.py") if path.parent.name != "probe"]
+    paths = [path for path in source.rglob("*.py") if path.parent.name != "inside"]
     found = {str(path.relative_to(source)) for path in paths if past.search(path.read_text())}
     assert found == {"report/console.py", "report/progress.py"}

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from lockstep.diagnose.model import Cause, Diagnosis, Evidence, GroupLine
 from lockstep.diagnose.numeric_checks import ranges
+from lockstep.remedies.catalogue import NOT_MEASURED
 
 _RANKS_SHOWN = 16
 _READINGS_SHOWN = 3
@@ -47,7 +48,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
         out.print("\n[bold]what to do[/], in this order")
         for n, remedy in enumerate(diagnosis.remedies, 1):
             out.print(f"  {n}. {escape(remedy.name)}: {escape(remedy.how)}")
-            out.print(f"     gives up: {escape(remedy.gives_up)}. {escape(remedy.measured)}")
+            measured = "" if remedy.measured == NOT_MEASURED else f". {remedy.measured}"
+            out.print(f"     gives up: {escape(remedy.gives_up + measured)}")
     _list(out, "launch scripts", diagnosis.launch)
     _open(out, diagnosis)
     for other in diagnosis.others:

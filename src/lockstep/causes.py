@@ -46,12 +46,12 @@ nobody has at that moment, while one worker is still adding, the wave ends; that
 begins a new one on its engine alone, which waits in the step's all-reduce for engines that nobody has
 told.""",
         rests_on="""the group is the rollout's data-parallel group; the collective is the all-reduce of
-an engine step (as many elements as ranks in vLLM 0.11.0) and a rank is missing from it (both needed).
-Two of: the number is the first step of a wave, (number - 206) mod 32 = 1 in vLLM 0.11.0 with default
-CUDA graph settings; of two progress bars over equal shares one is complete and one hardly begun; the
-missing rank was alive and only heard of the timeout.""",
-        against="""another place in the wave. Ruled out by a coordinator or API server in the log:
-these wake the other engines.""",
+an engine step (as many elements as ranks in vLLM 0.11.0) and a rank is proven absent from it (both
+needed). Two of: the number is the first step of a wave, (number - 206) mod 32 = 1 in vLLM 0.11.0 with
+default CUDA graph settings; of two progress bars over equal shares one is complete and one hardly
+begun; the missing rank was alive and only heard of the timeout.""",
+        against="""another place in the wave; no line tells what the missing rank did. Ruled out by a
+coordinator or API server in the log: these wake the other engines.""",
         no_help="""a longer timeout, eager mode, gloo for the step's all-reduce
 (`VLLM_DISABLE_NCCL_FOR_DP_SYNCHRONIZATION=1`).""",
     ),
@@ -81,10 +81,9 @@ server is in the log; ranks are at different steps.""",
         (do.ONE_KIND_PER_BATCH, do.TOUCH_ALL_PARAMETERS),
         about="""The ranks' batches are of different kinds, say one without an image, and so different
 parameters take part (ms-swift issue 9104).""",
-        rests_on="""at one number of a trainer's group two ranks issued the same operation with
-different sizes; the model takes images (needed for gathers and scatters, whose sizes can differ for
-other reasons).""",
-        against="nothing in the input speaks of images. Not claimed of a rollout's group.",
+        rests_on="""at one number of one trainer's group two ranks issued the same operation with
+different sizes, and the log speaks of images (both needed).""",
+        against="""not claimed where no line speaks of images, nor of a rollout's group.""",
     ),
     Cause(
         "rank-dependent-control-flow",
@@ -92,8 +91,11 @@ other reasons).""",
         (do.SAME_PATH, do.RECORD_COLLECTIVES),
         about="""Ranks took different paths: an `if rank == 0` around a collective, a loop that ends
 earlier on one rank.""",
-        rests_on="""different operations at one number; or torch's own mismatch report; or a rank has
-completed a number in which another still waits; or two groups each lack a rank that waits in the other.""",
+        rests_on="""within one group that is known to be one: different operations at one number; an
+all-reduce, broadcast or reduce of different sizes at one number (of gathers and scatters only
+*possible*); a rank that has completed a number in which another still waits. Or torch's or gloo's own
+mismatch report (`op.preamble.length <= op.nbytes`). Or two groups that each lack a rank which waits in
+the other, both ranks known to be in both. NCCL's "collective mismatch around rank" makes it *possible*.""",
         against="ruled out if a process ended before.",
     ),
     Cause(
@@ -108,45 +110,50 @@ ledgers, in which the rank's main thread says what it waits for and in which lin
         "rank-died",
         "a rank ended before the others began to wait for it",
         (do.READ_THE_DEAD_RANKS_LOG, do.RESTART),
-        rests_on="""an exit code, a dead engine or a scheduler's end before anybody timed out; closed
-connections of peers.""",
-        against="""ruled out if a collective had timed out before: watchdogs end processes (exit code
--6), agents and schedulers end their peers (-15). Those codes never count.""",
+        rests_on="""before anybody's wait ended: an exit code by a signal, a crash, `Killed`, a dead
+engine, Ray actor, node or data loader, a failed GPU (Xid, ECC, CUDA error), no more threads, a
+scheduler's end, SIGTERM or SIGHUP to the launcher.""",
+        against="""ruled out if somebody's wait had ended before: watchdogs end processes (exit code -6),
+agents and schedulers end their peers (-15; those codes never count), engines are given up by who got no
+answer. An exit code from 1 to 127 alone, or closed connections alone, make it *possible*: the program
+ended by itself, its error is quoted.""",
     ),
     Cause(
         "never-connected",
         "the ranks never completed a single collective: they did not reach each other",
         (do.SAME_NETWORK, do.NO_SHARED_PORT),
-        rests_on="""a rendezvous, store or gloo connection timed out before anything else; or all ranks
-of a group wait in its first collective with nothing completed.""",
-        against="""a rank that did not wait: it may have come late. Ruled out if another group of the
-job has completed collectives.""",
+        rests_on="""a rendezvous, store or gloo connection timed out, or a port was in use, before
+anything else; the first store-based barrier was not complete; or all ranks of a group that the log
+shows wait in its first collective with nothing completed.""",
+        against="""a rank that did not wait: it may have come late. Something slow that had begun. A key
+for a pair of ranks (send and receive). Ruled out if another group has completed collectives, if NCCL's
+`Init COMPLETE` is there for all ranks, or if the job had trained.""",
     ),
     Cause(
         "slow-storage-or-rank",
         "a rank was busy with something slow for longer than the timeout",
         (do.LONGER_TIMEOUT, do.WORK_BEFORE_TRAINING),
-        rests_on="""the last thing that had begun before the wait was a checkpoint, a data preparation
-or a storage error, and it had not ended; all ranks but one wait; it went on after the others had given
-up. Two of these, the first is needed.""",
+        rests_on="""the last thing that had begun before the wait was a checkpoint, a data preparation or
+a storage error, and it had not ended; the others wait and one rank is proven absent; it went on after
+the others had given up. Two of these, the first is needed.""",
         against="it had ended, or steps followed it.",
     ),
     Cause(
         "weight-sync-interrupted",
         "the transfer of weights from the trainer to the rollout broke off",
         (do.KEEP_THE_SERVER, do.ONE_JOB_PER_HOST),
-        rests_on="""a call of the weight sync (`/init_communicator/`, `/update_…/`) or its NCCL
-communicator failed before anybody timed out.""",
+        rests_on="""a call of the weight sync (`/init_communicator/`, `/update_…/`) failed before
+anybody's wait ended, or an NCCL, HCCL or port error ends a traceback through such a call.""",
         against="ruled out if a collective had timed out before.",
     ),
     Cause(
         "out-of-memory-first",
         "a rank ran out of memory; what timed out only waited for it",
         (do.LESS_MEMORY, do.RESTART),
-        rests_on="""a GPU or the host ran out of memory before anybody timed out. One line is enough:
-it says so itself.""",
-        against="""ruled out if a collective had timed out before, or if no clock says which came
-first.""",
+        rests_on="""a device or the host ran out of memory before anybody's wait ended. One line is
+enough: it says so itself.""",
+        against="""ruled out if somebody's wait had ended before, or if no clock says which came first.
+Nothing at all if training went on to its end. Ray's list of possible reasons is no evidence.""",
     ),
     Cause(
         UNKNOWN,
@@ -165,6 +172,9 @@ What a command can name as the cause of a hang or a failure. `lockstep diagnose`
 `src/lockstep/diagnose/causes/`; for each rule the tests have a log in which it must be found and one in
 which it must not. `run`, `verify` and `dumps` find one in the record: `src/lockstep/verdict/cause.py`.
 Remedies stand in the order in which to try them.
+
+A timeout of any library is a wait that ended, never a cause; what ends behind it is its consequence
+([diagnose.md](diagnose.md)).
 
 Precedence: whatever ended or exhausted a rank explains every wait for that rank, so those causes come first.
 A rollout's group comes before a trainer's: the trainer waits for the rollout, never the other way round.

@@ -237,6 +237,63 @@ def test_a_folder_gives_its_logs_and_an_empty_one_an_error(tmp_path: Path) -> No
     assert [Path(source.path).name for source in found.inputs] == ["out.txt"]
 
 
+def test_a_launch_script_beside_the_logs_is_audited(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_bytes((LOGS / "same-size.log").read_bytes())
+    (tmp_path / "launch.sh").write_bytes((LOGS.parent / "scripts" / "launch.sh").read_bytes())
+    found = diagnose([str(tmp_path)])
+    assert {Path(read.path).name: read.what for read in found.inputs}[
+        "launch.sh"
+    ] == "a launch script: audited"
+    assert any(piece.text.startswith("hazard: ") for piece in found.launch)
+    assert "launch.sh: a launch script: audited" in render(found)
+    (tmp_path / "launch.sh").unlink()
+    assert diagnose([str(tmp_path)]).launch == ()
+
+
+def test_a_list_of_packages_beside_the_logs_tells_the_release(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_bytes((LOGS / "torch-2.3.log").read_bytes())
+    before = diagnose([str(tmp_path)])
+    (tmp_path / "freeze.txt").write_text("numpy==2.1.0\nvllm==0.8.5\ntorch==2.6.0\n")
+    found = diagnose([str(tmp_path)])
+    assert found.inputs[0].what == "a list of 3 packages: its releases are used"
+    assert found.group is not None
+    assert before.group is not None
+    assert found.group.readings[0].releases == ("0.8.5",)
+    assert before.group.readings[0].releases != ("0.8.5",)
+
+
+def test_a_log_that_quotes_a_command_is_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_bytes(b"#!/bin/bash\ntorchrun train.py\n" + (LOGS / "incident.log").read_bytes())
+    found = diagnose([str(path)])
+    assert (found.inputs[0].what, found.cause) == ("a log", "offline-wave-race")
+
+
+def test_an_empty_file_says_that_it_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_bytes(b"")
+    done = lockstep("diagnose", str(tmp_path / "x.log"))
+    assert done.returncode == 3
+    assert "x.log is empty" in done.stdout
+    (tmp_path / "y.log").write_bytes((LOGS / "incident.log").read_bytes())
+    found = diagnose([str(tmp_path)])
+    assert found.cause == "offline-wave-race"
+    assert found.inputs[0].problems == ("it is empty",)
+
+
+def test_a_silent_log_says_how_to_look_at_a_live_job() -> None:
+    done = lockstep("diagnose", str(LOGS / "nothing.log"))
+    assert done.returncode == 3
+    assert "py-spy dump --pid" in done.stdout
+    assert "TORCH_FR_BUFFER_SIZE" in done.stdout
+
+
+def test_logs_of_several_jobs_are_said_to_be_so() -> None:
+    names = ("incident", "control-flow", "mixed-batch", "never-connected")
+    found = diagnose([str(LOGS / f"{name}.log") for name in names])
+    assert "may be of several jobs" in found.conclusion
+    assert "may be of several jobs" not in diagnose([str(LOGS / "incident.log")]).conclusion
+
+
 def test_no_path_is_wrong_usage() -> None:
     assert lockstep("diagnose").returncode == 2
 

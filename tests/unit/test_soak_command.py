@@ -208,7 +208,9 @@ def test_after_the_runs_of_the_job(
 
 
 def test_the_command_lines_defaults_are_the_settings() -> None:
-    given = {name: parameter.default for name, parameter in inspect.signature(cli.soak.soak).parameters.items()}
+    given = {
+        name: parameter.default for name, parameter in inspect.signature(cli.soak.soak).parameters.items()
+    }
     for name in ("pictures", "pause_rate", "pause_s", "load", "only"):
         assert given[name] == getattr(Settings, name)
     for name in ("requests", "max_tokens"):

@@ -21,7 +21,7 @@ _RECORD = Remedy(
 _RECORD_GLOO = Remedy(
     "record collectives",
     "gloo has no watchdog that writes dumps. Start every rank with TORCH_FR_BUFFER_SIZE=2000 (torch 2.8 or later) "
-    "and write them yourself where the timeout is caught: open(f'/shared/dumps/rank_{rank}', 'wb').write("
+    "and write them yourself on every rank, where the timeout is caught and on SIGTERM: pathlib.Path(f'/shared/dumps/rank_{rank}').write_bytes("
     "torch._C._distributed_c10d._dump_fr_trace()); then: lockstep dumps /shared/dumps",
     "some memory and two lines of code",
 )
@@ -72,6 +72,13 @@ _BY_KIND: dict[str, tuple[Remedy, ...]] = {
             "a host",
         ),
     ),
+    "cuda error": (
+        Remedy(
+            "look where it failed",
+            "dmesg -T | grep -i xid on that host; again with CUDA_LAUNCH_BLOCKING=1, which names the kernel",
+            "speed",
+        ),
+    ),
     "loader died": (
         Remedy(
             "look at the data loader",
@@ -117,6 +124,7 @@ _BY_KIND: dict[str, tuple[Remedy, ...]] = {
     "exception": (_READ,),
     "traceback": (_READ,),
     "crash": (Remedy("a native stack", "the core file in gdb, or PYTHONFAULTHANDLER=1 next time", _NOTHING),),
+    "gloo timeout": (_STACK,),
     "barrier": (_STACK,),
     "store barrier": (_STACK,),
     "rpc timeout": (
@@ -129,6 +137,8 @@ _BY_KIND: dict[str, tuple[Remedy, ...]] = {
     "shm wait": (
         Remedy("look at the workers", "py-spy dump --pid PID of each worker: loading, compiling, or in a collective", _NOTHING),
     ),
+    "no answer": (_STACK,),
+    "watchdog silent": (_STACK,),
     "watchdog stuck": (
         Remedy(
             "look at the rank whose watchdog stands",
@@ -152,7 +162,10 @@ def advice(name: CauseId, case: Case) -> tuple[Remedy, ...]:
         chosen += CAUSES[name].remedies[1:]
     elif not (mark is not None and mark.kind == "port taken" and name == "never-connected"):
         chosen += CAUSES[name].remedies
-    return tuple({remedy.name: remedy for remedy in chosen}.values())
+    found = {remedy.name: remedy for remedy in chosen}
+    if _RECORD.name in found and found[_RECORD.name] is not _RECORD_GLOO:
+        found[_RECORD.name] = _RECORD  # with what it takes to carry it out
+    return tuple(found.values())
 
 
 def _at_hand(name: CauseId, case: Case) -> Mark | None:
@@ -175,7 +188,7 @@ def _for_a_wait(case: Case) -> list[Remedy]:
         found.append(
             Remedy(
                 "check whether all was done",
-                f"your training had finished ({over[-1].detail}): what timed out was the end. Is the last checkpoint "
+                f"your training had finished (line {over[-1].line}): what timed out was the end. Is the last checkpoint "
                 "there? Then destroy_process_group() on all ranks before they exit",
                 _NOTHING,
             )

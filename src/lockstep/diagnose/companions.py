@@ -25,8 +25,7 @@ _NAMES = (".sh", ".bash", ".slurm", ".sbatch")
 @dataclass(frozen=True)
 class Companions:
     """`findings` are what the audit says of the scripts, `marks` the releases that a list of packages names,
-    `notes`
-    by file what it was taken for.
+    `notes` by file what it was taken for.
     """
 
     findings: tuple[Evidence, ...]

@@ -115,6 +115,8 @@ def conclude(
             "sides at most. Give the logs of one run of one job",
             *asked,
         )
+    if name and any("of one job" in question for question in asked):
+        conclusion += ". The logs may be of several jobs: see what is open"
     return Diagnosis(
         conclusion=conclusion,
         cause=name,
@@ -143,8 +145,7 @@ def _in_time(seen: Picture) -> list[Group]:
 
 def _primary(seen: Picture) -> Callable[[Case], tuple[int, int, str, int]]:
     """Order cases: the rollout's groups first, as the trainer waits for the rollout, never the other way
-    round. Then
-    the first in time.
+    round. Then the first in time.
     """
     first = seen.first_timeout
 
@@ -205,8 +206,7 @@ def _size(case: Case, gathered: int | None, layout: Layout | None) -> int | None
 
 def _absent(case: Case, size: int | None) -> set[int]:
     """Return the ranks that a line proves not to have come: by their own status, or because they heard of
-    the timeout
-    and waited in nothing.
+    the timeout and waited in nothing.
     """
     group, seen = case.group, case.picture
     assert group is not None

@@ -30,8 +30,8 @@ class GroupLabel:
     """A process group as ProcessGroupNCCL prints it.
 
     `local` counts the NCCL groups that this process made, from 0; `guid` is torch's name of the group, a
-    global counter unless somebody chose otherwise; `number` is the bare number of torch 2.2 to 2.4, which may
-    be either.
+    global counter unless somebody chose otherwise; `number` is the bare number of torch 2.2 to 2.4, which
+    may be either.
     """
 
     local: int | None = None

@@ -43,8 +43,8 @@ class Found:
 def find(paths: Sequence[str]) -> Found:
     """Return the files named, and all that look like text below the folders named, in order of name.
 
-    Raises InputError for a path that does not exist or cannot be opened, and for a folder without a file that
-    looks like a log.
+    Raises InputError for a path that does not exist or cannot be opened, and for a folder without a file
+    that looks like a log.
     """
     found = Found()
     for path in paths:

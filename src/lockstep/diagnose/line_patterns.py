@@ -24,12 +24,13 @@ TRIGGERS = (
     b"imed out",
     b"xit",
     b"illed",
-    b"ignal",
+    b" signal",
     b"SIGTERM",
     b"of memory",
     b"No available ",
     b"core dumped",
-    b"died unexpectedly",
+    b" died ",
+    b"unexpectedly",
     b"gloo/transport/tcp",
     b"NVRM: Xid",
     b"NCCL WARN",
@@ -37,7 +38,7 @@ TRIGGERS = (
     b"Init COMPLETE",
     b"> failed",
     b"times out",
-    b" api failed",
+    b"emporarily unavailable",
 )
 """A line is looked at closely only if it holds one of these; searching for them is what a healthy gigabyte costs
 (0.2 to 0.6 ms a MB each, the longer the faster). Each row of `_FAILURES` needs one that its lines hold."""
@@ -49,7 +50,7 @@ def _row(kind: str, literal: str, pattern: str) -> _Row:
     return kind, literal, re.compile(pattern)
 
 
-# Groups: `d` the detail, `n` the number, `t` the total, `r` the global rank that wrote it, `p` the peer, `ranks` the
+# Groups: `d` the detail, `n` the number, `s` the signal that is the number, `t` the total, `r` the global rank that wrote it, `p` the peer, `ranks` the
 # ranks that it is about. Of the rows of one kind the first that fits counts.
 _FAILURES: tuple[_Row, ...] = (
     # torch: gloo
@@ -64,6 +65,7 @@ _FAILURES: tuple[_Row, ...] = (
     # torch: the store, rendezvous, barriers
     _row("store barrier", "tore based barrier", r"Timed out (?:initializing process group|waiting|\w{1,20}) (?:in )?store based barrier on rank:? (?P<r>\d{1,6}),? for key: ?(?P<d>[\w./-]{1,80}:\d{1,9}|\S{1,80}) ?\(world_size=(?P<t>\d{1,7}), (?:worker_count|num_workers_joined)=(?P<n>\d{1,7})"),
     _row("barrier wait", "tore based barrier", r"Waiting in store based barrier .{0,80}?rank: (?P<r>\d{1,6}), key: (?P<d>\S{1,80}) \(world_size=(?P<t>\d{1,7}), (?:worker_count|num_workers_joined)=(?P<n>\d{1,7})"),
+    _row("barrier wait", "tore based barrier", r"Waiting in store based barrier .{0,80}?rank: (?P<r>\d{1,6}), key: (?P<d>\S{1,80}) \(num_workers_joined=(?P<n>\d{1,7}), world_size=(?P<t>\d{1,7})"),
     _row("barrier", "monitoredBarrier", r"\[Rank (?P<r>\d{1,6})\]:? ?Ranks? (?P<ranks>\d{1,6}(?:, ?\d{1,6}){0,4096}) failed to pass monitoredBarrier in (?P<n>\d{1,12}) ?ms"),
     _row("barrier", "monitoredBarrier", r"Ranks? (?P<ranks>\d{1,6}(?:, ?\d{1,6}){0,4096}) failed to pass monitoredBarrier in (?P<n>\d{1,12}) ?ms"),
     _row("barrier peer", "monitoredBarrier", r"[Rr]ank (?P<r>\d{1,6}) successfully reached monitoredBarrier, but .{0,80}?rank (?P<ranks>\d{1,6})"),
@@ -81,10 +83,13 @@ _FAILURES: tuple[_Row, ...] = (
     # ports
     _row("port taken", "ddress already in use", r"(?P<d>(?:\(?'?[\w.:*\[\]-]{0,60}'?,? ?\d{0,5}\)?:? ?)?\[?(?:[Ee]rrno|errno:)? ?\d{0,3}\]? ?-? ?[Aa]ddress already in use)"),
     _row("port taken", "EADDRINUSE", r"(?P<d>EADDRINUSE)"),
+    _row("port taken", "bind the IP port", r"(?P<d>Failed to bind the IP port)"),
     _row("port taken", "already in use", r"(?P<d>[Pp]ort \d{2,5} is already in use)"),
     # memory of devices
     _row("gpu memory", "of memory", r"(?P<d>\b(?:CUDA|HIP|NPU|XPU|MUSA|MLU|MPS backend|GPU)) out of memory"),
     _row("gpu memory", "of memory", r"(?P<d>\b(?:CUDA|HIP|NPU))(?: driver)? error: out of memory"),
+    _row("gpu memory", "No available memory", r"(?P<d>)No available memory for the cache blocks"),
+    _row("gpu memory", "less than desired", r"(?P<d>)Free memory on device .{0,80}less than desired GPU memory utilization"),
     _row("gpu memory", "NCCL", r"(?P<d>NCCL).{0,60}out of memory"),
     _row("gpu memory", "STATUS_ALLOC_FAILED", r"(?P<d>\b(?:CUBLAS|CUSOLVER|CUDNN|HIPBLAS))_STATUS_ALLOC_FAILED"),
     _row("gpu memory", "rror", r"(?P<d>\b(?:hip|cuda))Error(?:OutOfMemory|MemoryAllocation)"),
@@ -105,15 +110,16 @@ _FAILURES: tuple[_Row, ...] = (
     _row("killed", "illed", r"(?P<d>line \d{1,7}: +\d{1,9} Killed) "),
     _row("killed", "illed", r"^\s{0,8}(?P<d>(?:\[\d{1,4}\][+-]? +(?:\d{1,9} )?)?Killed)(?:\s{2,}\S.{0,200})?\s*$"),
     _row("killed", "illed", r"\b(?:zsh|bash|sh): (?:\d{1,9} )?(?P<d>killed) "),
-    _row("crash", "core dumped", r"(?P<d>(?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception) {0,4}\(core dumped\))"),
+    _row("crash", "core dumped", r"(?P<d>(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception) {0,24}\(core dumped\))"),
+    _row("aborted", "core dumped", r"(?P<d>Aborted {0,24}\(core dumped\))"),
     _row("crash", "Fatal Python error", r"Fatal Python error: (?P<d>Segmentation fault|Bus error|Illegal instruction|.{1,60})"),
     _row("crash", "ignal", r"(?P<d>(?:Caught signal|Signal:|\*\*\* SIG\w{3,5}) ?\(?(?:4|7|8|11|SEGV|SEGFAULT|BUS|Segmentation fault|Bus error)\b.{0,60})"),
     _row("crash", "SIGSEGV", r"(?P<d>Fatal error detected by JVM|SIGSEGV received|\*\*\* SIGSEGV received)"),
     _row("child exit", "xitcode", r"exitcode\s{0,4}: ?(?P<n>-?\d{1,6})\)? (?P<d>local_rank: \d{1,6} \(pid: \d{1,9}\)|\(pid: \d{1,9}\))"),
     _row("child exit", "return code", r"exits with return code = (?P<n>-?\d{1,6})(?P<d>)"),
     _row("child exit", "xited with exit code", r"error: (?P<d>\S{1,80}: tasks? [\d,\[\]-]{1,60}): Exited with exit code (?P<n>\d{1,4})"),
-    _row("child exit", "exited on signal", r"process rank (?P<r>\d{1,6}) with PID \d{1,9} on node (?P<d>\S{1,80}) exited on signal (?P<n>\d{1,3})"),
-    _row("child exit", "xit", r"(?P<d>command terminated with exit code|exited with (?:exit )?code:?|[Ee]xit [Cc]ode:|returned non-zero exit status|exit status) +(?P<n>-?[1-9]\d{0,4})\b"),
+    _row("child exit", "exited on signal", r"process rank (?P<r>\d{1,6}) with PID \d{1,9} on node (?P<d>\S{1,80}) exited on signal (?P<s>\d{1,3})"),
+    _row("child exit", "xit", r"(?P<d>)(?:command terminated with exit code|exited with (?:exit )?code:?|[Ee]xit [Cc]ode:|returned non-zero exit status|exit status) +(?P<n>-?[1-9]\d{0,4})\b"),
     _row("engine died", "died unexpectedly", r"(?P<d>(?:Engine core|Worker) proc \S{1,80}) died unexpectedly"),
     _row("engine fatal", "EngineCore", r"(?P<d>EngineCore encountered (?:a fatal error|an issue)|EngineCore failed to start)"),
     _row("engine fatal", "Engine core initialization", r"(?P<d>Engine core initialization failed)"),
@@ -134,12 +140,12 @@ _FAILURES: tuple[_Row, ...] = (
     # devices
     _row("gpu fault", "Xid", r"NVRM: (?P<d>Xid \([^)]{1,60}\): \d{1,4}(?:, .{0,100})?)"),
     _row("gpu fault", "ECC error", r"(?P<d>uncorrectable (?:NVLink|ECC) error(?: encountered| was detected[\w ]{0,40})?)"),
-    _row("gpu fault", "error", r"(?P<d>(?:CUDA|HIP) (?:driver )?error: (?!out of memory)[a-zA-Z][\w ,'-]{3,100})"),
+    _row("cuda error", "error", r"(?P<d>(?:CUDA|HIP) (?:driver )?error: (?!out of memory)[a-zA-Z][\w ,'-]{3,100})"),
     _row("gpu fault", "has fallen off the bus", r"(?P<d>GPU .{0,40}has fallen off the bus)"),
     _row("gpu fault", "device handle for", r"(?P<d>Unable to determine the device handle for)"),
     _row("gpu fault", "HSA_STATUS_ERROR", r"(?P<d>HSA_STATUS_ERROR\w{0,60})"),
     _row("gpu fault", "Memory access fault", r"(?P<d>Memory access fault by GPU node-\d{1,4})"),
-    _row("gpu fault", "rror code is", r"(?P<d>NPU function error: .{1,60}|ACL stream synchronize failed, error code is ?\d{4,7})"),
+    _row("cuda error", "rror code is", r"(?P<d>NPU function error: .{1,60}|ACL stream synchronize failed, error code is ?\d{4,7})"),
     # ends from outside
     _row("time limit", "DUE TO", r"CANCELLED AT \S{1,40} (?P<d>DUE TO [A-Z ]{3,40})"),
     _row("ended from outside", "CANCELLED AT", r"(?P<d>(?:JOB|STEP) [\d.]{1,30} ON \S{1,80} CANCELLED)"),
@@ -148,6 +154,7 @@ _FAILURES: tuple[_Row, ...] = (
     _row("ended from outside", "SIGTERM", r"(?i:received|caught|got) (?:signal )?(?:15 \()?(?P<d>SIGTERM)"),
     _row("ended from outside", "erminated", r"(?P<d>line \d{1,7}: +\d{1,9} Terminated) "),
     _row("time limit", "TERM_RUNLIMIT", r"(?P<d>TERM_RUNLIMIT: job killed after reaching LSF run time limit)"),
+    _row("aborted", "Terminating the process after", r"(?P<d>Terminating the process after attempting to dump debug info)"),
     _row("closing signal", "closing signal", r"(?P<d>Sending process \d{1,9} closing signal \w{3,10})"),
     # the weight sync
     _row("sync error", "requests.exceptions", r"requests\.exceptions\.\w{1,40}: .{0,300}?(?P<d>/(?:init_communicator|update_\w{1,40}|close_communicator)/)"),
@@ -156,11 +163,11 @@ _FAILURES: tuple[_Row, ...] = (
     _row("sync error", "eight", r"(?P<d>[Ff]ailed to (?:update|sync|transfer|broadcast) (?:the )?weights?.{0,80})"),
     # watchdogs and timeouts of others
     _row("rpc timeout", "RPC call to", r"RPC call to (?P<d>\w{1,60}) timed out"),
-    _row("rpc timeout", "RayChannelTimeoutError", r"(?P<d>RayChannelTimeoutError)"),
-    _row("rpc timeout", "GetTimeoutError", r"(?P<d>GetTimeoutError)"),
-    _row("rpc timeout", "response from front-end", r"(?P<d>Did not receive response from front-end process)"),
-    _row("rpc timeout", "imed out", r"(?P<d>Timed out waiting for (?:engines?|engine core|worker|\w{1,30} processes?)\b.{0,80})"),
-    _row("rpc timeout", "The read operation timed out", r"(?P<d>The read operation timed out)"),
+    _row("no answer", "RayChannelTimeoutError", r"(?P<d>RayChannelTimeoutError)"),
+    _row("no answer", "GetTimeoutError", r"(?P<d>GetTimeoutError)"),
+    _row("no answer", "response from front-end", r"(?P<d>Did not receive response from front-end process)"),
+    _row("no answer", "imed out", r"(?P<d>Timed out waiting for (?:engines?|engine core|worker|\w{1,30} processes?)\b.{0,80})"),
+    _row("no answer", "The read operation timed out", r"(?P<d>The read operation timed out)"),
     _row("other watchdog", "atchdog", r"(?P<d>(?:Scheduler |Detokenizer |Tokenizer )?[Ww]atchdog timeout(?: \(.{0,160}\))?)"),
     _row("heartbeat", "eartbeat", r"(?P<d>(?:failed to send a keep-alive heartbeat|[Hh]eartbeat (?:monitor )?timed out|heartbeat timeout).{0,100})"),
     _row("test hang", "Test hanged", r"(?P<d>Test hanged)"),
@@ -188,7 +195,7 @@ _FAILURES: tuple[_Row, ...] = (
 
 # What speaks for nothing being wrong with what a line names.
 _HARMLESS = re.compile(
-    r"error_file|Loading \w+Error|No error(?! file)|no error|0 errors?\b|ignore_errors|on_error|--\w*error|error=None"
+    r"error_file|ChildFailedError|Loading \w+Error|No error(?! file)|no error|0 errors?\b|ignore_errors|on_error|--\w*error|error=None"
 )
 _CONTEXT: tuple[_Row, ...] = (
     _row("version", "LLM engine (v", r"V1 LLM engine \(v(?P<d>[\w.+-]{1,40})\)"),
@@ -228,7 +235,8 @@ _CONTEXT: tuple[_Row, ...] = (
     _row("success", "generation throughput", r"(?P<d>[Aa]vg generation throughput: (?!0\.0)[\d.]{1,12})"),
     _row("success", "loss", r"(?P<d>\{'loss': [\d.e+-]{1,20}|\bloss[=:] ?\d[\d.e+-]{0,20})"),
     _row("over", "train_runtime", r"(?P<d>'train_runtime')"),
-    _row("over", "raining", r"(?P<d>[Tt]raining (?:is |has )?(?:completed|complete|finished|done)\b|\b[Dd]one training\b)"),
+    _row("over", "raining", r"(?P<d>raining (?:is |has )?(?:completed|complete|finished|done)\b)"),
+    _row("over", "one training", r"(?P<d>one training\b)"),
     _row("over", "destroy_process_group", r"in (?P<d>destroy_process_group)\b"),
     _row("sync call", "ommunicator", r"(?:in |/)(?P<d>(?:init|close)_communicator)\b"),
     _row("sync call", "update_", r"(?:in |/)(?P<d>update_(?:weights?\w{0,40}|named_param\w{0,20}|flattened_params|adapter\w{0,20}|model_params))\b"),
@@ -289,6 +297,13 @@ def context(text: str, file: str, line: int, collector: float | None) -> Iterato
         yield mark
 
 
+def _number(parts: dict[str, str | None]) -> int | None:
+    if signal := parts.get("s"):
+        return -int(signal)
+    number = parts.get("n")
+    return int(number) if number else None
+
+
 def _read(
     rows: tuple[_Row, ...], text: str, file: str, line: int, collector: float | None
 ) -> Iterator[tuple[int, int, Mark]]:
@@ -310,7 +325,7 @@ def _read(
             who,
             kind=kind,
             detail=(parts.get("d") or "").strip().rstrip("."),
-            number=int(parts["n"]) if parts.get("n") else None,
+            number=_number(parts),
             total=int(parts["t"]) if parts.get("t") else None,
             peer=parts.get("p"),
             ranks=tuple(int(rank) for rank in parts["ranks"].split(",")) if parts.get("ranks") else (),

@@ -47,6 +47,11 @@ _FRONT = re.compile(
     r")\s{0,4}"
 )
 _WRITER = re.compile(r"\[rank\d{1,6}\]:|\[[EWIF]\d{3,4} \d\d:\d\d:")
+_NEW = re.compile(
+    r"\s{0,8}(?:\[(?:rank|default|[a-z]{1,20})\d{1,6}\]:|\[rank: \d|\[\d{1,3},\d{1,6}\]<std|\((?:\w{1,60}(?:\([^)]{0,60}\))? )?(?:rank=\d{1,6} )?pid=\d"
+    r"|\[?\d{4}-\d\d-\d\d[T _]\d\d:|[EWIF]\d{4} \d\d:|\[[EWIF] |\[?(?:INFO|WARNING|ERROR|DEBUG|CRITICAL|FATAL)\b|\d{1,6}: |>"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\[ {0,8}\d{1,9}\.\d{3,9}\] )"
+)
 _BEGINS = re.compile(
     r"\s{0,8}(?:Traceback \(|File \"|frame #\d|what\(\)|terminate called|Exception raised from"
     r"|[A-Za-z_][\w.]{0,120}(?:Error|Exception)\b|[=*-]{5}|\d{1,3}%\||\S{1,40}:? +\d{1,3}%\||\{'|$)"
@@ -77,7 +82,7 @@ def bare(text: str) -> int:
 
 def begins(text: str) -> bool:
     """Return whether a line is the beginning of a message, so that it cannot go on with another one."""
-    return bool(_FRONT.match(text) or _BEGINS.match(text) or _WRITER.search(text, 0, 160))
+    return bool(_NEW.match(text) or _BEGINS.match(text) or _WRITER.search(text, 0, 160))
 
 
 def strip(text: str) -> tuple[str, float | None]:
@@ -132,11 +137,11 @@ def origin(text: str, collector: float | None = None) -> Origin:
         process, ray_rank, ray_pid, host = found[-1]
         pid, host = int(ray_pid), host or None
         rank = int(ray_rank) if rank is None and ray_rank else rank
+    if "TP" in text and (tag := _TP.findall(text)):
+        process, pid = tag[-1], None
     if process is None:
         if task := _SLURM.match(text):
             process = f"task {task.group(1)}"
-        elif "TP" in text and (tag := _TP.findall(text)):
-            process = tag[-1]
         elif "]:" in text and (local := _ELASTIC.findall(text)):
             process = f"local rank {local[-1]}"
     when = moment(text)

@@ -87,8 +87,8 @@ class GroupLine:
     """A group in which a collective timed out. `readings` has the likeliest first.
 
     `size` is None where no line and no reading that holds tells it. `one` is whether all its ranks are known
-    to be of
-    one group. `absent` are ranks that a line proves absent, `not_seen` those of which no line tells.
+    to be of one group. `absent` are ranks that a line proves absent, `not_seen` those of which no line
+    tells.
     """
 
     label: str | None
@@ -128,8 +128,7 @@ class Diagnosis:
 
     `group` is the one that the cause is about, `others` are further groups that timed out. `first` is the
     first failure; `follows` says what merely followed. `open` says what would settle what is not known.
-    `context` is what
-    the job was doing, `launch` what the audit says of launch scripts among the inputs.
+    `context` is what the job was doing, `launch` what the audit says of launch scripts among the inputs.
     """
 
     conclusion: str

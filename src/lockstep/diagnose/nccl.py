@@ -44,8 +44,9 @@ _HEARTBEAT = re.compile(
 _MARKS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (_OBSERVED, " signal ", "dump signal"),
     (_STUCK, "watchdog ", "watchdog stuck"),
-    (_HEARTBEAT, "eartbeat", "watchdog stuck"),
+    (_HEARTBEAT, "eartbeat", "watchdog silent"),
 )
+_KINDS = {kind for _, _, kind in _MARKS}
 _WORDS = ("WorkNCCL(", " work", "signal", "atchdog", "Heartbeat")
 _PER_LINE = 32
 _BEFORE = 1_000  # characters before the words, in which their prefix is
@@ -53,8 +54,8 @@ _NONE = 2**64 - 1  # how builds that print unsigned numbers write -1
 
 
 def parse(text: str, file: str, line: int, collector: float | None) -> Iterator[tuple[int, int, Event]]:
-    """Yield the events of a line that may hold one of the watchdog's texts: where the words of each begin and
-    end, and the event. At most `_PER_LINE` of each kind.
+    """Yield the events of a line that may hold one of the watchdog's texts: where the words of each begin
+    and end, and the event. At most `_PER_LINE` of each kind.
     """
     if not any(word in text for word in _WORDS):
         return
@@ -138,7 +139,7 @@ def headless(event: Event) -> bool:
     """Return whether an event is the end of a message whose beginning, with the rank, is a line before."""
     if isinstance(event, Timeout):
         return event.rank is None and event.group is None
-    return isinstance(event, Mark) and event.kind in ("dump signal", "watchdog stuck") and event.group is None
+    return isinstance(event, Mark) and event.kind in _KINDS and event.group is None
 
 
 def _signed(text: str) -> int:

@@ -10,6 +10,7 @@ import msgspec
 
 from lockstep.diagnose.model import Cause, Diagnosis, Evidence, GroupLine
 from lockstep.diagnose.numeric_checks import ranges
+from lockstep.remedies.model import NOT_MEASURED
 from lockstep.report.console import Console
 from lockstep.report.safe_text import markup as escape
 
@@ -46,8 +47,9 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     if diagnosis.remedies:
         out.print("\n[bold]what to do[/], in this order")
         for n, remedy in enumerate(diagnosis.remedies, 1):
+            measured = "" if remedy.measured == NOT_MEASURED else f". {remedy.measured}"
             out.print(f"  {n}. {escape(remedy.name)}: {escape(remedy.advice)}")
-            out.print(f"     gives up: {escape(remedy.gives_up)}. {escape(remedy.measured)}")
+            out.print(f"     gives up: {escape(remedy.gives_up + measured)}")
     _list(out, "launch scripts", diagnosis.launch)
     _open(out, diagnosis)
     for other in diagnosis.others:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,13 +21,16 @@ from lockstep.diagnose.log_prefixes import MAX_LINE, bare, begins, decode, momen
 
 _CHUNK = 1 << 20
 _WINDOW = 1 << 18  # bytes of context read at the start, at the end, before and after a failure
-_LOOKS_PER_MB = 20_000
-"""Lines with a telling byte string that are looked at closely, per MB of the file: one for each 52 bytes.
-Only what
-is no log has more."""
+_LOOKS, _LOOKS_PER_MB = 6_000, 10_000
+"""Lines with a telling byte string that are looked at closely: so many of a file, and so many for each MB,
+one for each 105 bytes. Only what is no log has more.
+"""
+_JOINS, _JOINS_PER_MB = 1_000, 1_000
+"""Lines that are put together with their neighbours, counted alike. It costs ten times a look."""
 _EVENTS_PER_KIND = 5_000
 _PER_RANK = 20_000  # timeouts, status lines: of each rank a few
 _CONTEXT_PER_KIND = 200
+_CONTEXT_LINES = 4_000  # in one window
 _TRACEBACK = 200  # lines in which the end of a traceback is looked for
 _SEPARATORS = re.compile(rb"[\r\n]")
 _MORE_DIGITS = re.compile(r"\d{1,18}\.?$")
@@ -36,8 +39,7 @@ _MORE_DIGITS = re.compile(r"\d{1,18}\.?$")
 @dataclass
 class Scan:
     """What one file gave. `problems` are sentences about what was left out; `begin` and `end` the first and
-    the last
-    time that its first and last part name, in seconds since the start of the year.
+    the last time that its first and last part name, in seconds since the start of the year.
     """
 
     file: str
@@ -64,7 +66,9 @@ def scan(stream: Readable, file: str) -> Scan:
 class _Scanner:
     def __init__(self, result: Scan) -> None:
         self._result = result
-        self._looks = _LOOKS_PER_MB
+        self._looks = _LOOKS
+        self._joins = _JOINS
+        self._alone = 0  # lines that were not put together with their neighbours for want of joins
         self._left_out = 0  # lines that were not looked at closely for want of looks
         self._kept: Counter[str] = Counter()
         self._seen: set[tuple[object, ...]] = set()
@@ -72,6 +76,7 @@ class _Scanner:
         self._last = b""  # the block before, for the context of a failure
         self._after = 0  # bytes of context still to read behind a failure
         self._failed: set[str] = set()
+        self._begun_reading = False
 
     def run(self, stream: Readable) -> Scan:
         rest = b""
@@ -80,6 +85,7 @@ class _Scanner:
                 self._result.head += chunk[: 1 << 16]
             self._result.bytes += len(chunk)
             self._looks += _LOOKS_PER_MB * len(chunk) // _CHUNK
+            self._joins += _JOINS_PER_MB * len(chunk) // _CHUNK
             buffer = rest + chunk if rest else chunk
             cut = _cut(buffer)
             self._block(buffer, cut)
@@ -91,6 +97,10 @@ class _Scanner:
             self._result.problems.append(
                 f"{self._left_out} of its many short lines were not read: no log has so many per megabyte"
             )
+        if self._alone:
+            self._result.problems.append(
+                f"{self._alone} lines were read without their neighbours: messages broken there are not known"
+            )
         for kind, count in self._kept.items():
             limit = _limit(kind)
             if count > limit and limit != _CONTEXT_PER_KIND:
@@ -100,7 +110,8 @@ class _Scanner:
     def _block(self, buffer: bytes, cut: int) -> None:
         """Look at buffer[:cut], which ends at the end of a line. What is behind it completes broken lines."""
         first = self._result.lines + 1
-        if not self._result.lines:
+        if cut and not self._begun_reading:
+            self._begun_reading = True
             self._context(buffer[: min(cut, _WINDOW)], first)
         elif self._after > 0:
             self._context(buffer[: min(cut, self._after)], first)
@@ -156,32 +167,23 @@ class _Scanner:
                 yield from marks.failures(joined, self._result.file, number, collector)
 
         alone = list(parse(text))
-        weak = all(isinstance(event, Mark) and event.kind == "exception" for _, _, event in alone)
         events = [event for _, _, event in alone]
-        behind, ends = _behind(buffer, end) if len(text) > 8 else ([], [])
-        before: list[str] = []
-        numbers: list[int] = []
-        if ((weak and len(text) > 8) or any(map(nccl.headless, events))) and not begins(text):
-            before, numbers = _before(self._lead, buffer, start, number)
+        self._alone += self._joins <= 0
+        behind, ends = _behind(buffer, end) if len(text) > 8 and self._joins > 0 else ([], [])
+        before, numbers = self._begun(buffer, start, number, text, events)
         if before or behind:
-            self._looks -= 1
+            self._joins -= 1
             places = [*numbers, number, *([number] * len(behind))]
+            pieces = [*before, text, *behind]
             joined = [
                 replace(event, line=places[piece])
-                for piece, event in wrapped.rejoined([*before, text, *behind], len(before), parse)
+                for piece, event in wrapped.rejoined(pieces, len(before), parse)
             ]
-            told = {_kind(event) for event in events}
-            new = [event for event in joined if _kind(event) not in told]
-            if any(map(nccl.headless, events)) and not all(map(nccl.headless, joined)):
-                events = joined
-            elif weak and not all(isinstance(event, Mark) and event.kind == "exception" for event in joined):
-                events, end = joined, (ends[-1] if behind else end)
-            elif not weak and new:
-                events, end = [*events, *new], (ends[-1] if behind else end)
-        if alone and text[-1:].isdigit() and max(stop for _, stop, _ in alone) == len(text):
-            rest = behind[:1]
-            if rest and _MORE_DIGITS.match(rest[0].strip()):
-                events = [event for _, _, event in parse(text + rest[0].strip())]
+            events, whole = _better(events, joined)
+            if whole and behind and not _cut_short(alone, text, behind):
+                end = ends[-1]
+        if _cut_short(alone, text, behind):
+            events = [event for _, _, event in parse(text + behind[0].strip())]
         if "Traceback (most recent call" in text:
             events += self._end_of_traceback(buffer, end, number, text)
         tells: set[str] = set()
@@ -189,8 +191,26 @@ class _Scanner:
             tells |= self._keep(event)
         return end, tells
 
+    def _begun(
+        self, buffer: bytes, start: int, number: int, text: str, events: Sequence[Event]
+    ) -> tuple[list[str], list[int]]:
+        """Return the lines, and their numbers, with which the message of a line may have begun.
+
+        A message that names its writer has begun with it. Of others only the watchdog's are known to have a
+        rank in front.
+        """
+        complete = not _weak(events) and not any(map(nccl.headless, events))
+        nameless = any(isinstance(event, Mark) and event.origin.rank is None for event in events)
+        if len(text) <= 8 or self._joins <= 0 or begins(text) or (complete and not nameless):
+            return [], []
+        before, numbers = _before(self._lead, buffer, start, number)
+        if complete and not any("ProcessGroup" in part for part in before):
+            return [], []
+        return before, numbers
+
     def _end_of_traceback(self, buffer: bytes, at: int, number: int, first: str) -> list[Event]:
         """Return the line that ends a traceback, if no row of the table knows it, as an event."""
+        self._looks -= 1
         tag = _rank_tag(first)
         margin = _margin(first)
         for _ in range(_TRACEBACK):
@@ -254,7 +274,7 @@ class _Scanner:
         """Read what a window says about what the job was doing. Of progress bars the last ones matter."""
         newest: list[Mark] = []
         number, at = first, 0
-        for _ in range(_LOOKS_PER_MB * _WINDOW // _CHUNK * 2):
+        for _ in range(_CONTEXT_LINES):
             if at >= len(window):
                 break
             end = _end(window, at)
@@ -282,6 +302,36 @@ def _newest(found: list[Mark]) -> list[Mark]:
         if count[mark.kind] <= _CONTEXT_PER_KIND:
             kept.append(mark)
     return kept[::-1]
+
+
+def _weak(events: Sequence[Event]) -> bool:
+    """Return whether events are none, or errors that nothing is known of."""
+    return all(isinstance(event, Mark) and event.kind == "exception" for event in events)
+
+
+def _better(alone: list[Event], joined: list[Event]) -> tuple[list[Event], bool]:
+    """Return what a line tells, alone or with its neighbours, and whether the neighbours count."""
+    if _weak(joined):
+        return alone, False
+    kinds = {_kind(event) for event in alone}
+    if _weak(alone) or (any(map(nccl.headless, alone)) and not all(map(nccl.headless, joined))):
+        return joined, True
+    named = [event for event in joined if event.origin.rank is not None]
+    if all(event.origin.rank is None for event in alone) and {_kind(event) for event in named} >= kinds:
+        return named, True
+    new = [event for event in joined if _kind(event) not in kinds]
+    return [*new, *alone], bool(new)
+
+
+def _cut_short(alone: Sequence[tuple[int, int, Event]], text: str, behind: Sequence[str]) -> bool:
+    """Return whether a line ends within a number that goes on in the next one."""
+    return bool(
+        alone
+        and behind
+        and text[-1:].isdigit()
+        and max(stop for _, stop, _ in alone) == len(text)
+        and _MORE_DIGITS.match(behind[0].strip())
+    )
 
 
 def _limit(kind: str) -> int:
@@ -343,6 +393,8 @@ def _behind(buffer: bytes, at: int) -> tuple[list[str], list[int]]:
     parts: list[str] = []
     ends: list[int] = []
     while len(parts) < wrapped.BEHIND and at < len(buffer):
+        if buffer.startswith(b"[rank", at):  # as nearly all lines begin where many ranks fail
+            break
         end = _end(buffer, at)
         text = strip(decode(buffer[at:end]))[0]
         at = end
@@ -378,8 +430,7 @@ def _before(lead: bytes, buffer: bytes, start: int, number: int) -> tuple[list[s
 
 def _cut(buffer: bytes) -> int:
     """Return where to stop so that the lines behind can complete a broken one. A line of over a chunk is cut
-    where it
-    can be.
+    where it can be.
     """
     at = len(buffer)
     for _ in range(wrapped.BEHIND + 1):

@@ -186,6 +186,9 @@ def conclusion(name: CauseId | None, case: Case, best: Cause | None) -> str:
         text = best.evidence_for[0].text
         followed = f"; {waiting(case)}" if case.group else _others_waited(case)
         return f"{text}{followed}"
+    if best is not None and best.id == "never-connected" and case.picture.role("wait", "end"):
+        met = best.evidence_for[0].text
+        return f"{met}{f'; {waiting(case)}' if case.group else ''}. Cause: they did not reach each other"
     if case.group is None:
         return f"{_first(case)}. {'Cause' if best else 'Why'}: {why}"
     side = case.reading.side if case.reading else "unknown"
@@ -232,7 +235,7 @@ def _first(case: Case) -> str:
     alike = {who(mark) for mark in picture.of(first.kind)} - {who(first)}
     if alike and first.role == "wait":
         text += f"; {len(alike)} more report the same ({', '.join(sorted(alike)[:8])})"
-    if first.kind == "dump signal" or first.kind == "watchdog stuck":
+    if first.kind in ("dump signal", "watchdog stuck", "watchdog silent"):
         text += _own_status(case, first)
     if first.kind in ("nccl error", "hccl error", "nccl remote"):
         near = [

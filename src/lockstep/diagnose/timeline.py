@@ -229,8 +229,7 @@ def _telling(marks: list[Mark]) -> list[Mark]:
 
 def _earliest(events: Sequence[_E]) -> _E | None:
     """Return the event before which no other is known to have come; None if two logs each have one and no
-    clock
-    decides.
+    clock decides.
     """
     per_file: dict[str, _E] = {}
     for event in events:

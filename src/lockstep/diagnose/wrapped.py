@@ -1,6 +1,5 @@
 """Messages that were broken on their way here: by a terminal within words, by a mail between words, by the
-cells
-of a table.
+cells of a table.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from lockstep.diagnose.events import Event
+from lockstep.diagnose.nccl import headless
 
 BEFORE, BEHIND = 3, 5
 """How many pieces of a message are looked for before and behind the line that has its telling words."""
@@ -24,6 +24,7 @@ def rejoined(pieces: Sequence[str], hit: int, parse: Parse) -> list[tuple[int, E
     """
     if len(pieces) < 2 or sum(map(len, pieces)) > _MAX_TEXT:
         return []
+    best: list[tuple[int, Event]] = []
     for glues in _glues(len(pieces) - 1):
         text, joints = _join(pieces, glues)
         found = [
@@ -32,21 +33,16 @@ def rejoined(pieces: Sequence[str], hit: int, parse: Parse) -> list[tuple[int, E
             if (piece := sum(joint <= start for joint in joints)) >= hit
             or any(start < joint < end for joint in joints)
         ]
-        if found:
-            return found
-    return []
+        if _told(found) > _told(best):
+            best = found
+    return best
 
 
-def completed(pieces: Sequence[str], parse: Parse) -> list[tuple[int, Event]]:
-    """Return the events of the last piece as they read with the pieces before it, which tell who wrote it."""
-    if len(pieces) < 2 or sum(map(len, pieces)) > _MAX_TEXT:
-        return []
-    for glue in ("", " "):
-        text, joints = _join(pieces, [glue] * (len(pieces) - 1))
-        found = [(0, event) for start, _, event in parse(text) if start >= joints[-1]]
-        if found:
-            return found
-    return []
+def _told(found: Sequence[tuple[int, Event]]) -> int:
+    """Return how much events tell: one that has a kind and a writer more than one that has not."""
+    return sum(
+        1 + 2 * (getattr(event, "kind", "") != "exception") + 2 * (not headless(event)) for _, event in found
+    )
 
 
 def _glues(breaks: int) -> Iterator[Sequence[str]]:

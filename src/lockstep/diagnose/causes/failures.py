@@ -18,11 +18,13 @@ _OUR_OWN = (-6, -15, 0, 134, 143)
 """Exit codes that a watchdog, an agent or a scheduler gives to a rank after the fact."""
 _DEATHS = (
     "child exit", "killed", "crash", "engine died", "actor died", "node died", "loader died", "gpu fault",
-    "no resources", "disk full", "time limit", "ended from outside",
+    "cuda error",
+    "no resources", "time limit", "ended from outside",
 )  # fmt: skip
 _MEMORY = ("gpu memory", "host memory")
 _UNREACHED = ("connect timeout", "gloo connect", "port taken")
 _PAIR = re.compile(r"key '\d+:\d+'|//cuda//\d+:\d+\b")  # the NCCL id of a send and its receive
+_OF_THE_STORE = re.compile(r"server socket|EADDRINUSE|TCPStore|c10d|IP port|rdzv|MASTER_PORT")
 _SYNC_NEAR = 60  # lines between a call of the weight sync in a traceback and the error that ends it
 
 
@@ -110,6 +112,7 @@ def never_connected(case: Case) -> Cause | None:
     )
     meeting += [mark for mark in picture.of("store barrier", "barrier wait") if mark.detail.endswith(":1")]
     first = picture.first_wait
+    meeting = [mark for mark in meeting if mark.kind != "port taken" or _OF_THE_STORE.search(mark.text)]
     met = [mark for mark in meeting if first is None or mark is first or _with_the_first(case, mark)]
     evidence = [Evidence.of(sentence(mark), mark) for mark in met[:3]]
     worked = _worked(case)

@@ -133,8 +133,7 @@ def _in(group: Group, world_rank: int) -> bool:
 
 def _parted(case: Case, key: Callable[[Timeout], tuple[object, ...]]) -> list[Timeout] | None:
     """Two ranks' timeouts at the first number that differ by this key; None if all ranks agree, or if they
-    are
-    not known to be of one group.
+    are not known to be of one group.
     """
     if case.group is None or not case.group.one:
         return None

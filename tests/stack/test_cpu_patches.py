@@ -75,7 +75,7 @@ result = [before, vllm_client.PyNcclCommunicator.__name__]
 
 
 def _apply(body: str, devices: str) -> Any:
-    code = f"import json\nfrom lockstep import cpu\n{body}\nprint(json.dumps(result))"
+    code = f"import json\nfrom lockstep.stacks.swift.inside import cpu\n{body}\nprint(json.dumps(result))"
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "LOCKSTEP_RUN_DIR")}
     env |= {
         CPU: devices,

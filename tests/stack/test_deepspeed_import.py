@@ -43,7 +43,7 @@ def _import(env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.lockstep_slow
 def test_the_trainer_can_import_deepspeed_on_a_host_with_gpus_and_without_nvcc(tmp_path: Path) -> None:
     (tmp_path / "no toolkit").mkdir()
     bare = os.environ | {"CUDA_HOME": str(tmp_path / "no toolkit")}

@@ -25,7 +25,7 @@ PORTS = Ports(20001, 20002, 20003, 20004, 20005, 20006)
 
 READ = """
 import json, os, sys
-from lockstep import cpu
+from lockstep.stacks.swift.inside import cpu
 from transformers.hf_argparser import HfArgumentParser
 from swift.llm import RLHFArguments, RolloutArguments
 from swift.llm.argument import deploy_args, train_args
@@ -120,7 +120,7 @@ def _same(held: Any, told: str) -> bool:
         return str(held) == told
 
 
-@pytest.mark.slow
+@pytest.mark.lockstep_slow
 def test_the_line_of_two_engines_on_one_gpu_is_read_as_it_is_meant(model: Path, tmp_path: Path) -> None:
     spec = gpu_job(
         "job",

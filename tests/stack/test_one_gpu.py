@@ -24,7 +24,7 @@ print("seen", find(place("device count"))(), find(where).__func__("arguments"))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.lockstep_slow
 def test_the_second_engine_takes_the_first_gpu_and_two_are_allowed() -> None:
     env = os.environ | {"LOCKSTEP_ONE_GPU": "2"}
     done = subprocess.run([sys.executable, "-c", BODY], env=env, capture_output=True, text=True, timeout=300)

@@ -63,7 +63,7 @@ def _plugin(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.lockstep_slow
 @pytest.mark.parametrize("captures", [True, False])
 def test_no_records_are_read_before_an_engine_that_captures_graphs_serves(
     tmp_path: Path, model: Path, captures: bool

@@ -86,8 +86,9 @@ def test_a_broken_line_of_the_data_set_is_named(ready: Path, monkeypatch: pytest
 def test_a_checkout_whose_path_is_a_pattern_is_refused_before_anything_else(
     ready: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for what in ("check_stack", "ensure_checkpoint", "run_arms"):
-        monkeypatch.setattr(session, what, never)
+    monkeypatch.setattr(description, "check_stack", never)
+    monkeypatch.setattr(description, "ensure_checkpoint", never)
+    monkeypatch.setattr(session, "run_arms", never)
     checkout = ready / name
     shutil.copytree(ready / "datasets", checkout / "datasets")
     monkeypatch.chdir(checkout)
@@ -420,3 +421,15 @@ def test_a_folder_that_is_locked_by_another_is_left_alone(tmp_path: Path) -> Non
         with pytest.raises(HomeInUse), home(tmp_path):
             pass
     assert len(list(tmp_path.iterdir())) == 7
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_on_gpus_a_stub_of_the_cuda_toolkit_is_there_before_anything_is_started(
+    ready: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setattr(session.devices, "find_gpus", lambda: list(range(4)))
+    monkeypatch.setattr(description.toolkit, "has_nvcc", lambda env: there)
+    job = session.prepare("cuda", steps=1, out=ready / "runs" / "out")
+    stub = ready / "runs" / "cuda_home" / "bin" / "nvcc"
+    assert stub.exists() is not there
+    assert job.cuda_home == (None if there else stub.parents[1])

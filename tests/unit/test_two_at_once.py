@@ -17,16 +17,18 @@ from pathlib import Path
 from packaging.version import Version
 from lockstep.experiments.bisect import command as bisect, releases
 from lockstep.experiments.faults import command as faults
-from lockstep.experiments.remedies import command as remedies; from lockstep.experiments.stress import session
+from lockstep.experiments.remedies import command as remedies
+from lockstep.experiments.stress import session
+from lockstep.stacks.swift import description
 from lockstep.experiments.soak.arm import Arm
 
 def job(*_, **__):
     print("begun", flush=True)
     time.sleep(60)
 
-session.check_stack = lambda device, **_: {}
-session.complete_cpu_build = lambda: None
-session.ensure_checkpoint = lambda folder: folder / "tiny"
+description.check_stack = lambda device, **_: {}
+description.complete_cpu_build = lambda: None
+description.ensure_checkpoint = lambda folder, *_: folder / "tiny"
 session.LEAST_FREE_GIB = 0.0
 session.run_arms = faults.run_matrix = remedies.run_remedies = Arm.run = bisect.probe = job
 releases.list_releases = lambda name, pre=False: [Version(f"3.{minor}.0") for minor in range(10, 20)]

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Puts what explains the newest run into the folder given (new or empty): redacted, bounded.
+# LOCKSTEP_RUNS names the folder of the runs (default .lockstep/gpu_stress).
+# usage: ci/collect.sh FOLDER (new or empty)
 set -euo pipefail
+# shellcheck source=ci/help.sh
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 [[ $# -eq 1 && $1 == [!-]* ]] || {
     echo "usage: ci/collect.sh FOLDER (new or empty)" >&2
     exit 2

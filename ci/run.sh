@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Runs gpu_stress with the options given. One run at a time on a host, whoever starts it. `exec` all the way down: a signal to this
 # process is a signal to nox, and what nox started ends with it.
+# LOCKSTEP_RUNS names the folder of the runs (default .lockstep/gpu_stress).
+# usage: ci/run.sh [options of gpu_stress]; `nox --session gpu_stress -- --help` lists them
 set -euo pipefail
+# shellcheck source=ci/help.sh
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 # shellcheck source=ci/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 lock="${LOCKSTEP_LOCK:-/tmp/lockstep-gpus.lock}"

@@ -1,30 +1,33 @@
-"""Puts what explains a run into one folder that may leave the host: redacted, and no larger than told.
+"""Puts what explains a run into one folder that may leave the host: without secrets, and no larger than told.
 
 `python -m lockstep.ci.collect RUNS TO`: RUNS is what `lockstep run --out` was given. Of its newest run come
 the summary, the ledgers, the logs and the evidence (dumps, stacks, NCCL's reports), besides versions and
-nvidia-smi. Checkpoints do not.
+nvidia-smi. Checkpoints do not. What cannot be searched for secrets is left out and named in the manifest.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.ci.redact import Redactor
+from lockstep.ci.contents import clean, content
+from lockstep.ci.folders import FILES, Found, files
+from lockstep.ci.redact import HIDDEN, NotUnderstood, Redactor
 
 FILE_MIB = 20
 TOTAL_MIB = 200
-ROOMS = ("evidence", "ledgers", "logs")
-"""In order of worth: what comes first is kept when there is too much."""
-HEAD_SHARE = 0.25
-"""Of a file that is cut: how much is from its begin; the rest is from its end."""
+NAME_BYTES = 120
+"""Longest name of a file or a folder in what is collected."""
+MANIFEST = "MANIFEST.txt"
 
-_STAMP = re.compile(r"\d{8}-\d{6}")
+_NOT_IN_NAMES = frozenset('":<>|*?\\/')
+"""What file systems and stores of artifacts refuse."""
 _ASK = """
 import importlib.metadata as metadata
 for line in sorted(f"{found.name}=={found.version}" for found in metadata.distributions()):
@@ -40,73 +43,92 @@ class Collector:
     ) -> None:
         self._to, self._redactor, self._file_bytes, self._left = to, redactor, file_bytes, total
         self._manifest: list[str] = []
+        self._names: dict[tuple[str, bytes], str] = {}
+        self._taken: set[str] = {MANIFEST.casefold()}
 
     def run(self, runs: Path, programs: Sequence[tuple[str, list[str]]]) -> None:
-        """The newest run in `runs`, and what each of `programs` (name of the file, command) prints."""
+        """Collect the newest run in `runs`, and what each of `programs` (name, command) prints."""
         self._to.mkdir(parents=True, exist_ok=True)
+        self._learn(runs)
         for name, command in programs:
-            self._add(Path(name), _output(command))
-        for source, place in _files(runs):
+            place = self._name((name.encode(),))
             try:
-                whole = source.stat().st_size <= self._file_bytes
-                self._add(place, source.read_bytes() if whole else _ends(source, self._file_bytes))
-            except OSError as error:
-                self._manifest.append(f"{place}: left out: {error.strerror}")
-        (self._to / "MANIFEST.txt").write_text("\n".join(self._manifest) + "\n")
+                self._write(place, clean(_output(command)[: self._file_bytes], self._redactor))
+            except NotUnderstood as why:
+                self._manifest.append(f"{place}: left out: {why}")
+        for number, found in enumerate(files(os.fsencode(runs))):
+            if number >= FILES:
+                self._manifest.append(f"all further files: left out: more than {FILES}")
+                break
+            self._add(found)
+        (self._to / MANIFEST).write_text("\n".join(self._manifest) + "\n")
 
-    def _add(self, place: Path, data: bytes) -> None:
-        data = self._redactor.text(data) if _is_text(data) else self._redactor.binary(data)
+    def _learn(self, runs: Path) -> None:
+        """Learn the secrets that the commands were given: they may be anywhere in the logs."""
+        for found in files(os.fsencode(runs)):
+            if found.place[-1].endswith(b".command.json") and found.handle >= 0:
+                try:
+                    self._redactor.learn(json.loads(os.pread(found.handle, self._file_bytes, 0)))
+                except (ValueError, OSError, RecursionError):
+                    continue  # as a text it is searched all the same
+            elif len(found.place) > 2:
+                break  # the commands come first
+
+    def _add(self, found: Found) -> None:
+        if found.why_not:
+            self._manifest.append(f"{self._name(found.place)}: left out: {found.why_not}")
+            return
+        try:
+            got = content(found.handle, self._file_bytes, self._redactor)
+        except (OSError, NotUnderstood) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self._manifest.append(f"{self._name(found.place)}: left out: {why}")
+            return
+        name = found.place[-1].removesuffix(got.suffix) or found.place[-1]
+        self._write(self._name((*found.place[:-1], name), found.place[-1]), got.data, got.note)
+
+    def _write(self, place: str, data: bytes, note: str = "") -> None:
         if len(data) > self._left:
             self._manifest.append(f"{place}: left out: {len(data)} bytes are more than is left of the limit")
             return
         self._left -= len(data)
         target = self._to / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        self._manifest.append(f"{place}: {len(data)} bytes")
+        with target.open("xb") as file:
+            file.write(data)
+        self._manifest.append(f"{place}: {len(data)} bytes{note}")
 
+    def _name(self, place: tuple[bytes, ...], key: bytes = b"") -> str:
+        """Return a name for `place` that is printable, holds no secret, and is given to no other place."""
+        name = ""
+        for depth, part in enumerate(place, 1):
+            known = (name, key if key and depth == len(place) else part)
+            if known not in self._names:
+                self._names[known] = self._new_name(name, part)
+            name = self._names[known]
+        return name
 
-def _files(runs: Path) -> Iterator[tuple[Path, Path]]:
-    """Each file with its place among what is collected. Links are not followed: they may lead anywhere."""
-    for name in ("summary.json", "junit.xml"):
-        if (runs / name).is_file():
-            yield runs / name, Path(name)
-    stamped = [folder for folder in runs.glob("*") if _STAMP.fullmatch(folder.name)] if runs.is_dir() else []
-    if not stamped:
-        return
-    newest = max(stamped)
-    arms = sorted(folder for folder in newest.iterdir() if folder.is_dir())
-    for arm in arms:
-        for path in sorted(arm.glob("*.command.json")):
-            yield path, path.relative_to(newest)
-    for room in ROOMS:
-        for arm in arms:
-            for path in sorted((arm / room).rglob("*")):
-                if path.is_file() and not path.is_symlink():
-                    yield path, path.relative_to(newest)
-
-
-def _ends(path: Path, limit: int) -> bytes:
-    """The begin and the end of a file, cut at ends of lines, with a line between them that says so."""
-    head = int(limit * HEAD_SHARE)
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        first = file.read(head)
-        file.seek(size - (limit - head))
-        last = file.read()
-    first = first[: first.rfind(b"\n") + 1]
-    last = last[last.find(b"\n") + 1 :]
-    return first + f"[{size - len(first) - len(last)} bytes left out here]\n".encode() + last
-
-
-def _is_text(data: bytes) -> bool:
-    if b"\\0" in data:
-        return False
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return error.end >= len(data)  # a character that was cut in two
-    return True
+    def _new_name(self, above: str, part: bytes) -> str:
+        try:
+            text = self._redactor.text(part).replace(HIDDEN, b"hidden").decode(errors="replace")
+        except NotUnderstood:
+            text = "hidden"
+        word = "".join(
+            letter if letter.isascii() and letter.isprintable() and letter not in _NOT_IN_NAMES else "_"
+            for letter in text
+        )[:NAME_BYTES]
+        prefix = above + "/" if above else ""
+        # Two parts may make a secret that neither has.
+        if (
+            word in (".", "..", "")
+            or self._redactor.text((prefix + word).encode()) != (prefix + word).encode()
+        ):
+            word = "hidden"
+        name, number = prefix + word, 2
+        while name.casefold() in self._taken:
+            name, number = f"{prefix}{word}.{number}", number + 1
+        self._taken.add(name.casefold())
+        return name
 
 
 def _output(command: list[str]) -> bytes:

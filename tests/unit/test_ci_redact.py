@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import gzip
 import html
+import io
 import json
 import os
 import pickle
 import random
+import re
 import string
+import tarfile
+import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -185,6 +191,125 @@ def test_a_pickle_keeps_its_shape_and_gives_no_value_of_a_named_secret_away() ->
         redactor().binary(b"\x7fELF\0\1\2" + secret.encode())
     with pytest.raises(NotUnderstood):
         redactor().binary(pickle.dumps(dump) + secret.encode())
+
+
+def utf_16(words: str) -> bytes:
+    return words.encode("utf-16")
+
+
+CONTAINERS: dict[str, Callable[[str], bytes]] = {
+    "plain": str.encode,
+    "utf-16": utf_16,
+    "utf-16 without a mark": lambda words: words.encode("utf-16-be"),
+    "gzip": lambda words: gzip.compress(words.encode()),
+    "two gzip members": lambda words: gzip.compress(b"first\n") + gzip.compress(words.encode()),
+    "zstd": lambda words: zstandard.compress(words.encode()),
+    "two zstd frames": lambda words: zstandard.compress(b"first\n") + zstandard.compress(words.encode()),
+    "gzip of utf-16": lambda words: gzip.compress(utf_16(words)),
+    "gzip of gzip": lambda words: gzip.compress(gzip.compress(words.encode())),
+    "cut gzip": lambda words: gzip.compress((words + "\n").encode() * 50)[:-12],
+    "pickle": lambda words: pickle.dumps([{"frames": [words], "n": 7}], protocol=2),
+    "pickle of bytes": lambda words: pickle.dumps({"frames": words.encode()}),
+    "pickle behind a pickle": lambda words: pickle.dumps({"n": 1}, protocol=2) + words.encode(),
+    "binary": lambda words: b"\x7fELF\0\1\2\0" + words.encode() + bytes(range(256)),
+    "latin-1": lambda words: b"caf\xe9 " + words.encode(),
+    "tar": lambda words: tarred(words.encode()),
+    "bzip2": lambda words: bz2.compress(words.encode()),
+    "zip": lambda words: zipped(words),
+}
+SPLITS: dict[str, Callable[[str, str], str]] = {
+    "whole": lambda words, secret: words,
+    "colour": lambda words, secret: words.replace(secret, secret[:9] + "\x1b[1;31m" + secret[9:]),
+    "control characters": lambda words, secret: words.replace(secret, "\x08".join(secret)),
+    "new line": lambda words, secret: words.replace(secret, secret[:9] + "\n" + secret[9:]),
+}
+
+
+def tarred(data: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as file:
+        member = tarfile.TarInfo("a.log")
+        member.size = len(data)
+        file.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def zipped(words: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        file.writestr("a.log", words)
+    return out.getvalue()
+
+
+def forms_of(secret: str) -> set[bytes]:
+    """Return the secret in every form in which it might be passed on."""
+    texts = {secret, json.dumps(secret)[1:-1], quote(secret, safe=""), html.escape(secret)}
+    texts.add("".join(f"\\u{ord(c):04x}" for c in secret))
+    raw = {text.encode(code) for text in texts for code in ("utf-8", "utf-16-le", "utf-16-be")}
+    for before in range(3):
+        coded = base64.b64encode(b"x" * before + secret.encode())[4:-4]
+        raw |= {coded, coded.translate(bytes.maketrans(b"+/", b"-_"))}
+    return raw
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@settings(max_examples=25, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    form=st.sampled_from(sorted(FORMS)),
+    split=st.sampled_from(sorted(SPLITS)),
+    seed=st.integers(0, 2**32),
+    where=st.sampled_from(
+        ["logs/a.log", "evidence/rank_0", "ledgers/trainer-rank-0.jsonl", "a.command.json"]
+    ),
+)
+def test_no_secret_is_in_the_archive_wherever_and_however_it_was(
+    container: str, kind: str, form: str, split: str, seed: int, where: str
+) -> None:
+    secret, words = made(random.Random(seed))[kind]
+    if form == "plain":
+        words = SPLITS[split](words, secret)
+    held = CONTAINERS[container](f"begin\n{FORMS[form](words)}\nend of it\n")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "runs" / "20260101-000000" / "control" / where
+        place.parent.mkdir(parents=True)
+        place.write_bytes(held)
+        to = Path(folder) / "to"
+        Collector(to, redactor()).run(Path(folder) / "runs", [])
+        kept = b"".join(path.read_bytes() for path in to.rglob("*") if path.is_file())
+        assert place.name.encode() in kept, "kept, or named as left out"
+    joined = re.sub(rb"\x1b\[[\d;]*m|[\n\x08]", b"", kept)
+    assert not any(coded in data for coded in forms_of(secret) for data in (kept, joined))
+    if container in (
+        "plain",
+        "utf-16",
+        "gzip",
+        "two gzip members",
+        "zstd",
+        "two zstd frames",
+        "gzip of utf-16",
+    ):
+        assert b"begin\n" in kept
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    form=st.sampled_from(["plain", "url", "urlsafe base64"]),
+    seed=st.integers(0, 2**32),
+)
+def test_no_secret_is_in_a_name(kind: str, form: str, seed: int) -> None:
+    secret, words = made(random.Random(seed))[kind]
+    name = FORMS[form](words).strip().replace("/", "%2F")[-200:]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "runs" / "20260101-000000" / "control" / "logs" / name
+        place.mkdir(parents=True)
+        (place / "a.log").write_text("x")
+        to = Path(folder) / "to"
+        Collector(to, redactor()).run(Path(folder) / "runs", [])
+        names = "\n".join(map(str, to.rglob("*"))) + (to / "MANIFEST.txt").read_text()
+    assert ": 1 bytes" in names
+    assert not any(coded in names.encode() for coded in forms_of(secret))
 
 
 def planted(folder: Path, secret: str) -> None:

@@ -30,6 +30,7 @@ _NO_BASE64 = re.compile(rb"[0-9a-f]+=*|[0-9A-F]+=*|[a-z_-]+|[\d-]+")
 """Hashes, numbers, words: most of what looks like base64 and is none."""
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
+_BREAK = re.compile(rb"[\r\n]+[ \t]*")
 _REMEMBERED = 1 << 16
 
 
@@ -130,12 +131,13 @@ class Redactor:
             if time.process_time() > self._until:
                 raise NotUnderstood(f"the search for secrets took more than {SEARCH_S:.0f} s")
             if joined:
-                # In lines that are joined, only what is a secret by itself: names and values would mix.
                 found += (reading.origin(span) for span in self._known(reading.data))
                 own = list(private_keys(reading.data))
                 own += (span for span in keys(reading.data) if re.search(rb"\d", reading.data[slice(*span)]))
                 own = [span for span in own if reading.begins_a_word(span[0])]
-                found += (_clipped(data, reading.origin(span)) for span in own)
+                # What lies within one line has been found there: here two lines might mix.
+                over = (reading.origin(span) for span in (*own, *named(reading.data)))
+                found += (_clipped(data, span) for span in over if _BREAK.search(data, *span))
             else:
                 own = [*self._plain(reading.data), *self._coded(reading.data, deep)]
                 found += (reading.origin(span) for span in own)
@@ -189,13 +191,11 @@ def _within_a_word(data: bytes, at: int) -> bool:
 
 
 def _clipped(data: bytes, span: Span) -> Span:
-    """Return the span without the word after its last end of line, if that begins a line of its own."""
-    start, end = span
-    line = max(data.rfind(b"\n", start, end), data.rfind(b"\r", start, end))
-    if line < 0:
-        return span
-    word = end - len(data[line + 1 : end].lstrip())
-    return span if goes_on(data, word) else (start, line)
+    """Return the span up to the first line that begins with a word of its own."""
+    for line in _BREAK.finditer(data, *span):
+        if line.end() < span[1] and not goes_on(data, line.end()):
+            return span[0], line.start()
+    return span
 
 
 def _forms(secret: bytes) -> set[bytes]:
@@ -223,6 +223,8 @@ def _strings(data: bytes) -> Iterator[tuple[int, int, bool]]:
 
     Raises NotUnderstood.
     """
+    if data[:1] != b"\x80":
+        raise NotUnderstood("neither text nor a pickle")
     end = 0
     memo: dict[int, bool] = {}
     named_now = False

@@ -181,6 +181,48 @@ def test_what_explains_a_run_is_kept(line: str) -> None:
     assert redactor().text(line.encode()).decode() == line
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("Authorization: Basic abcdefgh1\nloading the weights\nof 2 shards", ["the weights\nof 2 shards"]),
+        ("token = make(now)[3]\nstarted = Popen(1)\nended = 2", ["\nstarted = Popen(1)\nended = 2"]),
+        ("HF_TOKEN=abcdefgh12345\nPATH=/usr/bin\nA=1", ["HF_TOKEN=", "\nPATH=/usr/bin\nA=1"]),
+        ("api_key: abcdefgh12345\n2026-01-02 03:04:05 INFO up", ["\n2026-01-02 03:04:05 INFO up"]),
+        ("key hf_abcdefghijklmnopqrstuvwx1\n[rank0]: at a.py:3", ["key [hidden]\n[rank0]: at a.py:3"]),
+    ],
+)
+def test_what_stands_in_the_lines_after_a_secret_is_kept(text: str, kept: list[str]) -> None:
+    done = redactor().text(text.encode()).decode()
+    assert "[hidden]" in done
+    assert "abcdefgh" not in done
+    assert [part for part in kept if part not in done] == []
+
+
+NUMBERS = st.one_of(
+    st.uuids().map(str),
+    st.binary(min_size=20, max_size=20).map(bytes.hex),
+    st.binary(min_size=32, max_size=32).map(bytes.hex),
+    st.integers(0, 2**63).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(0, 2**48).map(hex),
+    st.integers(0, 10**6).map(lambda n: f"/mnt/runs/20260101-000000/checkpoint-{n}/model-00001.safetensors"),
+    st.integers(0, 10**4).map(lambda n: f'File "/opt/venv/lib/python3.11/site-packages/vllm/a.py", line {n}'),
+    st.integers(0, 10**6).map(
+        lambda n: json.dumps({"k": "call", "g": "trainer.dp", "n": n, "size": [n, 4096]})
+    ),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    words=st.lists(NUMBERS, min_size=1, max_size=8),
+    between=st.sampled_from([" ", "\n", ", ", "=", "\n[rank0]: "]),
+)
+def test_numbers_hashes_paths_and_lines_of_ledgers_are_kept(words: list[str], between: str) -> None:
+    text = between.join(words)
+    assert redactor().text(text.encode()).decode() == text
+
+
 def test_a_pickle_keeps_its_shape_and_gives_no_value_of_a_named_secret_away() -> None:
     secret = "a" + letters(random.Random(1), 20)
     dump = {"api_key": secret, "at": "/home/alice/lockstep/a.py", "frames": ["hf_" + "a1" * 15], "n": 2**40}

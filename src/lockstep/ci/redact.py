@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from lockstep.ci.readings import DEEP, readings
-from lockstep.ci.secret_rules import NAME, Span, goes_on, keys, named, private_keys
+from lockstep.ci.secret_rules import NAME, Span, goes_on, is_secret, keys, named, private_keys
 
 LEAST_SECRET = 8
 """Shorter values of variables are left: `true` and `1` would be taken out of every line."""
@@ -131,13 +131,20 @@ class Redactor:
             if time.process_time() > self._until:
                 raise NotUnderstood(f"the search for secrets took more than {SEARCH_S:.0f} s")
             if joined:
-                found += (reading.origin(span) for span in self._known(reading.data))
+                for start, end in map(reading.origin, self._known(reading.data)):
+                    found.append((start, start + len(data[start:end].rstrip())))
                 own = list(private_keys(reading.data))
                 own += (span for span in keys(reading.data) if re.search(rb"\d", reading.data[slice(*span)]))
                 own = [span for span in own if reading.begins_a_word(span[0])]
                 # What lies within one line has been found there: here two lines might mix.
-                over = (reading.origin(span) for span in (*own, *named(reading.data)))
-                found += (_clipped(data, span) for span in over if _BREAK.search(data, *span))
+                over = [(reading.origin(span), False) for span in own]
+                over += ((reading.origin(span), True) for span in named(reading.data))
+                found += (
+                    _clipped(data, span)
+                    for span, has_name in over
+                    if (line := _BREAK.search(data, *span))
+                    and (not has_name or is_secret(data[span[0] : line.start()]))
+                )
             else:
                 own = [*self._plain(reading.data), *self._coded(reading.data, deep)]
                 found += (reading.origin(span) for span in own)
@@ -191,10 +198,16 @@ def _within_a_word(data: bytes, at: int) -> bool:
 
 
 def _clipped(data: bytes, span: Span) -> Span:
-    """Return the span up to the first line that begins with a word of its own."""
+    """Return the span up to where a secret ends that goes over ends of lines.
+
+    That is the first line that begins with a word of its own, or the first word of a line that has more.
+    """
     for line in _BREAK.finditer(data, *span):
-        if line.end() < span[1] and not goes_on(data, line.end()):
+        word = goes_on(data, line.end()) if line.end() < span[1] else 0
+        if not word:
             return span[0], line.start()
+        if word < span[1] and not _BREAK.match(data, word):
+            return span[0], word
     return span
 
 

@@ -157,7 +157,8 @@ is the secret. Each with a word that has to be there, in small letters."""
 _REST = re.compile(rb"\r?\n[ \t]*([^\s'\"<>\\]{1,%d})" % _LONG)
 _FIRST_WORD = re.compile(rb"[^\s'\"<>\\]{1,%d}" % _LONG)
 _NEW_LINE = re.compile(
-    rb"[A-Za-z_][\w.-]*(?:=[^=]|:)|--[a-z]|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[\[({#]|[A-Z][a-z]{1,11}$|[a-z]{1,4}$"
+    rb"[A-Za-z_][\w.-]*(?:[ \t]*=[^=\n]|:)|--[a-z]|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|[\[({#]"
+    rb"|(?:[A-Z][a-z]{1,11}|[a-z]{1,4})(?![^\s'\"<>\\])"
 )
 """What begins a line of its own, and does not go on with a value that the line before has broken off."""
 
@@ -185,10 +186,15 @@ def named(data: bytes) -> Iterator[Span]:
             yield rest.span(1)
 
 
-def goes_on(data: bytes, at: int) -> bool:
-    """Return whether the word at `at`, a line's first, may be the rest of a secret in the line before."""
+def goes_on(data: bytes, at: int) -> int:
+    """Return the end of the word at `at`, a line's first, if it may be the rest of a secret; 0 if not."""
     word = _FIRST_WORD.match(data, at)
-    return word is not None and not _NEW_LINE.match(word[0])
+    return 0 if word is None or _NEW_LINE.match(data, at) else word.end()
+
+
+def is_secret(value: bytes) -> bool:
+    """Return whether a value with a secret's name is one: not `None`, a small number or a placeholder."""
+    return len(value) > 3 and not _NOT_SECRET.match(value)
 
 
 def _named(data: bytes) -> Iterator[Span]:

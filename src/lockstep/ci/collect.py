@@ -159,7 +159,11 @@ def main(arguments: Sequence[str]) -> int:
         ("nvidia-smi.txt", ["nvidia-smi", "-q"]),
         ("nvidia-topology.txt", ["nvidia-smi", "topo", "-m"]),
     ]
-    collector.run(options.runs, programs)
+    try:
+        collector.run(options.runs, programs)
+    except OSError as error:
+        print(f"{os.fsdecode(error.filename or options.to)}: {error.strerror}", file=sys.stderr)
+        return 2
     print(f"collected in {options.to}")
     return 0
 

@@ -48,7 +48,12 @@ def files(runs: bytes) -> Iterator[Found]:
         stamps = [name for name in _names(top) if _STAMP.fullmatch(name) and _is_folder(top, name)]
         if not stamps:
             return
-        with _closed(os.open(max(stamps), _FOLDER, dir_fd=top)) as newest:
+        try:
+            newest = os.open(max(stamps), _FOLDER, dir_fd=top)
+        except OSError as error:
+            yield Found((max(stamps),), why_not=error.strerror or "cannot be opened")
+            return
+        with _closed(newest):
             arms = _names(newest)
             for arm in arms:
                 with _opened(newest, arm) as folder:

@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
+# usage: ci/collect.sh FOLDER (new or empty)
 # Puts what explains the newest run into the folder given (new or empty): redacted, bounded.
 set -euo pipefail
-case "${1:-}" in -h | --help)
-    echo "usage: ci/collect.sh FOLDER (new or empty)"
-    sed -n '2,/^[^#]/s/^# //p' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+# shellcheck source=ci/help.sh
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 [[ $# -eq 1 && $1 == [!-]* ]] || {
     echo "usage: ci/collect.sh FOLDER (new or empty)" >&2
     exit 2

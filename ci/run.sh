@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
+# usage: ci/run.sh [options of gpu_stress, --without-nvlink]
 # Runs the preflight and then gpu_stress, with the options given. One run at a time on a host, whoever starts it.
 # `exec` all the way down: a signal to this process is a signal to nox, and what nox started ends with it.
 set -euo pipefail
-case "${1:-}" in -h | --help)
-    echo "usage: ci/run.sh [options of gpu_stress, --without-nvlink]"
-    sed -n '2,/^[^#]/s/^# //p' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+# shellcheck source=ci/help.sh
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 # shellcheck source=ci/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 lock="${LOCKSTEP_LOCK:-/tmp/lockstep-gpus.lock}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import fake_smi
 import pytest
 
-from lockstep.ci.collect import Collector
+from lockstep.ci.collect import Collector, main
 from lockstep.ci.redact import Redactor
 
 ROOT = Path(__file__).parents[2]
@@ -131,3 +131,11 @@ def test_the_script(tmp_path: Path) -> None:
 def test_nothing_to_collect_is_no_error(tmp_path: Path) -> None:
     Collector(tmp_path / "to", redactor()).run(tmp_path / "nothing", [])
     assert (tmp_path / "to" / "MANIFEST.txt").read_text() == "\n"
+
+
+def test_runs_that_are_no_folder_are_an_error_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").write_text("a file")
+    assert main([str(tmp_path / "runs"), str(tmp_path / "to")]) == 2
+    assert capsys.readouterr().err.endswith("runs: Not a directory\n")

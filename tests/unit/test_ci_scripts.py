@@ -3,6 +3,7 @@ our own."""
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -178,6 +179,50 @@ def test_another_checkouts_run_and_one_that_goes_on_are_left_alone(
     assert process.pid in {found.pid for found in leftovers.jobs()}
 
 
+def test_a_runs_folder_that_is_reached_by_a_link_is_the_same_folder(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    """Also where the process was started by the path with the link."""
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    assert process.pid in {found.pid for found in leftovers.find(tmp_path / "link" / "runs")}
+    env = os.environ | {"LOCKSTEP_RUN_DIR": str(tmp_path / "link" / "runs" / "20260101-000000" / "control")}
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(1); input()"], env=env, stdin=subprocess.PIPE
+    ) as linked:
+        assert linked.pid in {found.pid for found in leftovers.find(tmp_path / "runs")}
+        linked.kill()
+
+
+def test_a_relative_runs_folder_is_taken_from_the_processs_own(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    env = os.environ | {"LOCKSTEP_RUN_DIR": "runs/20260101-000000/control"}
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, env=env, cwd=tmp_path, stdin=subprocess.PIPE) as started:
+        assert started.pid in {found.pid for found in leftovers.find(tmp_path / "runs")}
+        assert leftovers.find(ROOT / "runs") == []
+        started.kill()
+
+
+def test_another_users_process_is_no_leftover_whatever_its_environment_says(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = [other for other in leftovers.jobs() if other.pid == process.pid]
+    assert [other.owner for other in mine] == [os.getuid()]
+    monkeypatch.setattr(leftovers, "jobs", lambda: [dataclasses.replace(mine[0], owner=os.getuid() + 1)])
+    assert leftovers.find(tmp_path / "runs") == []
+    monkeypatch.setattr(leftovers, "jobs", lambda: mine)
+    assert leftovers.find(tmp_path / "runs") == mine
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can have a process of another user")
+def test_root_ends_no_process_of_another_user(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
+    os.chown(tmp_path / "runs", 65534, 65534)
+    done = ci("end.sh", env={"LOCKSTEP_RUNS": str(tmp_path / "runs")})
+    assert (done.returncode, done.stdout) == (0, "")
+    assert process.poll() is None
+    assert (tmp_path / "runs" / leftovers.LOCK).stat().st_uid == 65534, "its owner can still lock it"
+
+
 def test_the_preflight_names_processes_of_other_runs(
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +241,7 @@ def test_a_lock_that_another_user_made_will_do(tmp_path: Path) -> None:
     place.chmod(0o1777)
     checkout = place / "checkout"
     (checkout / "ci").mkdir(parents=True)
-    for name in ("run.sh", "common.sh"):
+    for name in ("run.sh", "common.sh", "help.sh"):
         shutil.copy(ROOT / "ci" / name, checkout / "ci" / name)
     nox = place / "bin" / "nox"
     nox.parent.mkdir()
@@ -247,14 +292,6 @@ def test_a_run_is_found_by_another_name_of_its_folder(
     (tmp_path / "runs").rename(moved)
     (tmp_path / "runs").symlink_to(moved)
     assert [found.pid for found in leftovers.find(moved)] == [process.pid]
-
-
-def test_what_belongs_to_another_user_is_no_leftover(
-    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert process.pid in {found.pid for found in leftovers.jobs()}
-    monkeypatch.setattr(leftovers.os, "geteuid", lambda: os.getuid() + 1)
-    assert process.pid not in {found.pid for found in leftovers.jobs()}
 
 
 def test_two_runs_do_not_meet_on_a_host(tmp_path: Path) -> None:
@@ -405,6 +442,24 @@ def test_collecting_into_no_folder_is_wrong_usage(tmp_path: Path, arguments: lis
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "usage: ci/collect.sh FOLDER (new or empty)\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["collect", "end", "preflight", "run", "summary"])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["a", "--help"]])
+def test_help_is_printed_and_nothing_is_started(tmp_path: Path, name: str, arguments: list[str]) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    env = {
+        "PYTHON": str(program),
+        "LOCKSTEP_RUNS": str(tmp_path / "runs"),
+        "LOCKSTEP_LOCK": str(tmp_path / "lock"),
+    }
+    done = ci(f"{name}.sh", *arguments, env=env, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: ci/{name}.sh" in done.stdout
+    assert "shellcheck" not in done.stdout
+    assert list(tmp_path.iterdir()) == [program]
 
 
 def test_collecting_into_one_folder(tmp_path: Path) -> None:

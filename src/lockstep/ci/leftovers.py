@@ -2,8 +2,9 @@
 
 `python -m lockstep.ci.leftovers RUNS` lists them, `--end` ends them; exit code 1 if any is left or if a run
 is going on. RUNS is what `lockstep run --out` was given: only processes that record into it are looked at,
-and none while a run holds its lock. A run ends its own processes, also when it is killed; this is the look
-afterwards.
+and none while a run holds its lock. They must also belong to the owner of RUNS: root sees everyone's
+processes, and anyone can put any folder's name into an environment. A run ends its own processes, also when
+it is killed; this is the look afterwards.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Process:
     run_dir: Path
     started: int
     """Kernel ticks; with the pid it names one process and no other."""
+    owner: int
+    """The user's number."""
 
 
 def jobs(proc: Path = Path("/proc")) -> list[Process]:
@@ -47,23 +50,25 @@ def jobs(proc: Path = Path("/proc")) -> list[Process]:
     found = []
     for folder in sorted((p for p in proc.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)):
         try:
-            # Root can read, and end, what is another user's.
-            if folder.stat().st_uid != os.geteuid():
-                continue
             environment = (folder / "environ").read_bytes().split(b"\0")
             run_dir = next((v[len(MARK) :] for v in environment if v.startswith(MARK)), None)
             if run_dir is None:
                 continue
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            owner = _owner((folder / "status").read_text())
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:  # gone, or another user's
             continue
         # proc(5): after the name come the state, and as the twentieth field the start time.
         if fields[0] != "Z":
-            found.append(
-                Process(int(folder.name), command[:120], Path(os.fsdecode(run_dir)), int(fields[19]))
-            )
+            run = Path(os.fsdecode(run_dir))
+            found.append(Process(int(folder.name), command[:120], run, int(fields[19]), owner))
     return found
+
+
+def _owner(status: str) -> int:
+    """Return the real user of a process. The folder in /proc is root's when a process is not dumpable."""
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
 
 
 @contextlib.contextmanager
@@ -72,7 +77,12 @@ def over(runs: Path) -> Iterator[None]:
     if not runs.is_dir():
         yield
         return
-    with (runs / LOCK).open("a") as lock:
+    # Not through a link: root would make a file wherever it leads.
+    handle = os.open(runs / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with os.fdopen(handle, "a") as lock:
+        if os.geteuid() == 0:
+            owner = runs.stat()
+            os.fchown(handle, owner.st_uid, owner.st_gid)  # the owner's next run has to open it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -81,9 +91,22 @@ def over(runs: Path) -> Iterator[None]:
 
 
 def find(runs: Path) -> list[Process]:
-    """The live processes that record into a folder below `runs`, by whatever links either is named."""
+    """Return the live processes that record into a folder below `runs` and are its owner's, by rising pid."""
+    try:
+        owner = runs.stat().st_uid
+    except FileNotFoundError:
+        return []
     home = runs.resolve()
-    return [process for process in jobs() if home in process.run_dir.resolve().parents]
+    return [process for process in jobs() if process.owner == owner and home in _resolved(process).parents]
+
+
+def _resolved(process: Process) -> Path:
+    """Return the folder that `process` records into, without links; a relative one is below its own."""
+    if process.run_dir.is_absolute():
+        return process.run_dir.resolve()
+    with contextlib.suppress(OSError):
+        return (Path(f"/proc/{process.pid}/cwd").readlink() / process.run_dir).resolve()
+    return process.run_dir
 
 
 def end(processes: Sequence[Process], grace_s: float = GRACE_S) -> list[Process]:

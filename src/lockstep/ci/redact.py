@@ -1,8 +1,4 @@
-"""Takes secrets and home folders out of what is handed on. Standard library only.
-
-Text is searched as it is, and as it reads once colours are taken away, JSON's escapes and URL quotation are
-undone, lines are joined, base64 is decoded. What is found in such a view is hidden in the original.
-"""
+"""Takes secrets and home folders out of what is handed on. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,338 +8,211 @@ import io
 import os
 import pickletools
 import re
-from bisect import bisect_right
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-SECRET_NAME = re.compile(
-    r"(?i)token|secret|passw|passphrase|_pwd$|api_?key|access_?key|private_?key|credential|auth|cookie|webhook"
-)
-"""Names of variables whose values are secret."""
+from lockstep.ci.readings import DEEP, readings
+from lockstep.ci.secret_rules import NAME, Span, goes_on, is_secret, keys, named, private_keys
+
 LEAST_SECRET = 8
-"""Shorter values are left: `true` and `1` would be taken out of every line."""
+"""Shorter values of variables are left: `true` and `1` would be taken out of every line."""
 HIDDEN = b"[hidden]"
-Span = tuple[int, int]
+SEARCH_S = 60.0
+"""Most processor seconds for one file; an ordinary log needs one for each MB or two."""
+WINDOW = 1 << 20
+OVERLAP = 1 << 17
+"""Bytes that are searched at once, and how many of them again with the next: more than any secret has."""
+
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{12,}={0,2}")
+_BASE64_LINES = re.compile(rb"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{12,}(?:\r?\n[ \t]*[A-Za-z0-9+/_-]+)+={0,2}")
+_NO_BASE64 = re.compile(rb"[0-9a-f]+=*|[0-9A-F]+=*|[a-z_-]+|[\d-]+")
+"""Hashes, numbers, words: most of what looks like base64 and is none."""
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+_PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
+_BREAK = re.compile(rb"[\r\n]+[ \t]*")
+_REMEMBERED = 1 << 16
 
 
 class NotUnderstood(ValueError):
-    """The format is not known well enough to say that nothing secret is in it."""
-
-
-# The forms in which makers write their keys, after the rules that gitleaks publishes (MIT,
-# github.com/gitleaks/gitleaks, config/gitleaks.toml), shortened to what tells them from other words. Each
-# with a word that has to be there, so that a large file is searched once for each word and no more.
-_KEYS: list[tuple[bytes, re.Pattern[bytes]]] = [
-    (word.encode(), re.compile(form.encode()))
-    for word, form in (
-        ("hf_", r"hf_[A-Za-z0-9]{20,}"),
-        ("api_org_", r"api_org_[A-Za-z0-9]{20,}"),
-        *((f"gh{kind}_", rf"gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),
-        ("github_pat_", r"github_pat_\w{20,}"),
-        ("gl", r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[\w-]{16,}"),
-        ("sk-", r"sk-[A-Za-z0-9_-]{20,}"),
-        ("_live_", r"[srp]k_live_[A-Za-z0-9]{10,}"),
-        ("_test_", r"[srp]k_test_[A-Za-z0-9]{10,}"),
-        *((kind, rf"{kind}[A-Z0-9]{{16}}") for kind in ("AKIA", "ASIA", "ABIA", "ACCA")),
-        ("ABSK", r"ABSK[A-Za-z0-9+/]{100,}={0,2}"),
-        ("xox", r"xox[a-z](?:\.xox[a-z])?-[\w-]{10,}"),
-        ("xapp-", r"xapp-\d-[\w-]{10,}"),
-        ("hooks.slack.com", r"hooks\.slack\.com/(?:services|workflows|triggers)/[\w/+-]{16,}"),
-        ("webhook", r"webhooks?/\d{10,}/[\w-]{30,}"),
-        ("eyJ", r"(?<![\w-])eyJ[\w-]{8,}\.(?:eyJ)?[\w-]{8,}(?:\.[\w-]*){0,3}"),
-        ("npm_", r"npm_[A-Za-z0-9]{30,}"),
-        ("pypi-", r"pypi-[\w-]{32,}"),
-        ("AIza", r"AIza[\w-]{35}"),
-        ("ya29.", r"ya29\.[\w-]{20,}"),
-        ("GOCSPX-", r"GOCSPX-[\w-]{20,}"),
-        ("SG.", r"SG\.[\w-]{16,}\.[\w-]{32,}"),
-        ("do", r"do[opr]_v1_[a-f0-9]{64}"),
-        ("hvs.", r"hvs\.[\w-]{24,}"),
-        ("dapi", r"dapi[a-f0-9]{32}(?:-\d)?"),
-        ("nvapi-", r"nvapi-[\w-]{40,}"),
-        ("gsk_", r"gsk_[A-Za-z0-9]{40,}"),
-        ("r8_", r"r8_[A-Za-z0-9]{30,}"),
-        ("shp", r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}"),
-        ("tskey-", r"tskey-[\w-]{20,}"),
-        ("AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[0-9A-Z]{50,}"),
-        ("wandb_v1_", r"wandb_v1_\w{20,}"),
-        (":AA", r"\d{8,10}:AA[\w-]{33}"),
-    )
-]
-
-_WORD = (
-    rb"(?:token|secret|passw(?:or)?d|passphrase|pwd|credentials?"
-    rb"|(?:api|access|account|private|secret|signing)[-_ ]?key)"
-)
-_VALUE = rb"""(?:"((?:[^"\\\n]|\\.){1,4096})"?|'((?:[^'\\\n]|\\.){1,4096})'?|([^\s'"<>]{4,4096}))"""
-_NAMED = re.compile(
-    rb"(?i)(?:(?<![a-z0-9])|(?<=[-_])|(?<=pg))" + _WORD + rb"(?:[-_](?:id|key|value))?"
-    rb"""['"]?[ \t]*(?:=>|[=:])[ \t]*""" + _VALUE
-)
-"""A name that says so, and its value: `API_KEY=x`, `"password": "x"`, `X-Api-Key: x`."""
-_CAMEL = re.compile(
-    rb"""(?:Token|Secret|Password|ApiKey|AccessKey|AccountKey|PrivateKey)['"]?[ \t]*[=:][ \t]*""" + _VALUE
-)
-_OPTION = re.compile(
-    rb"(?i)--?(?:[a-z0-9]+[-_.]){0,6}"
-    + _WORD
-    + rb"""(?![a-z0-9_-])['"]?(?:[ \t]*,\s*|=|[ \t]+)(?!['"]?--)"""
-    + _VALUE
-)
-"""An option with its value, on a command line or in a list: `--api-key x`, `["--api-key", "x"]`."""
-_LISTED = re.compile(
-    rb"""(?i)['"]--?(?:[a-z0-9]+[-_.]){0,6}"""
-    + _WORD
-    + rb"""['"]((?:\s*,\s*"(?!-)(?:[^"\\\n]|\\.){1,4096}"){1,64})"""
-)
-"""vLLM's `--api-key` takes several: all of a list up to the next option."""
-_NOT_SECRET = re.compile(
-    rb"(?i)(?:none|null|true|false|\[hidden\]|[\d.]{1,7}|<\|?[\w ]+\|?>|\*+|\$\{?\w+\}?)$"
-)
-_SPECIAL = re.compile(rb"(?i)(?:pad|eos|bos|unk|sep|cls|mask|image|video|audio|stop|special)_$")
-"""Tokens of a tokenizer."""
-_OTHER = [
-    (b"authorization", re.compile(
-        rb"(?i)authorization['\"]?[ \t]*[:=,][ \t]*['\"]?"
-        rb"(?:(?:basic|bearer|digest|token|apikey|negotiate)[ \t]+)?([^\s'\"][^\r\n'\"]{2,})"
-    )),
-    (b"bearer", re.compile(rb"(?i)bearer[ \t]+([\w.~+/=-]{8,})")),
-    (b"cookie", re.compile(rb"(?i)cookie['\"]?[ \t]*[:=][ \t]*['\"]?([^\s'\"][^\r\n'\"]{3,})")),
-    (b"sig", re.compile(rb"(?i)(?:[?&;]|\b)(?:x-(?:amz|goog)-)?(?:sig|signature)=([^\s'\"&;]{8,})")),
-    (b"credential", re.compile(rb"(?i)x-(?:amz|goog)-credential=([^\s'\"&;]{8,})")),
-    (b"key=", re.compile(rb"(?i)[?&]key=([^\s'\"&;]{8,})")),
-    (b"://", re.compile(rb"://([^\s/:@'\"<>]{0,256}:[^\s'\"<>]{1,1024})@(?=[\w.\[-])")),
-    (b"://", re.compile(rb"://([^\s/:@'\"<>]{8,1024})@(?=[\w.\[-])")),
-]  # fmt: skip
-"""Headers, signed addresses, a name with its password in an address: the first group is hidden."""
-_BEGIN = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
-_END = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
-_ARMOUR = re.compile(rb"(?:[A-Za-z0-9+/=\s]|\\[rnt]|[\w-]+: [^\n]*\n)*")
-PEM_BYTES = 1 << 16
-_COLOUR = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\"'\\/nrt])")
-_QUOTED = re.compile(rb"%[0-9a-fA-F]{2}")
-_BREAK = re.compile(rb"\r?\n[ \t]*")
-_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{12,}={0,2}")
-_BASE64_LINES = re.compile(rb"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{12,}(?:\r?\n[A-Za-z0-9+/_-]+)+={0,2}")
-_SIMPLE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
-DEEP = 2
-"""How often base64 is decoded again, and escapes of escapes undone."""
-
-
-class _View:
-    """A text with pieces exchanged, which knows where each of its bytes stood."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._here: list[int] = [0]
-        self._there: list[int] = [0]
-        self._under: _View | None = None
-
-    def without(self, pattern: re.Pattern[bytes], instead: Callable[[bytes], bytes]) -> _View | None:
-        """The view with every match exchanged; None if there is no match."""
-        parts: list[bytes] = []
-        here, there, size, last = [0], [0], 0, 0
-        for match in pattern.finditer(self.data):
-            piece = instead(match[0])
-            parts += (self.data[last : match.start()], piece)
-            size += match.start() - last
-            here.append(size)
-            there.append(match.start())
-            size += len(piece)
-            here.append(size)
-            there.append(match.end())
-            last = match.end()
-        if not parts:
-            return None
-        view = _View(b"".join((*parts, self.data[last:])))
-        view._here, view._there, view._under = here, there, self
-        return view
-
-    def origin(self, span: Span) -> Span:
-        """Where `span` stood in the text that all began with."""
-        if self._under is None:
-            return span
-        first, last = self._at(span[0]), self._at(span[1] - 1) + 1
-        after = bisect_right(self._here, span[1]) - 1
-        if self._here[after] == span[1]:
-            last = max(last, self._there[after])
-        return self._under.origin((first, max(first + 1, last)))
-
-    def _at(self, place: int) -> int:
-        index = bisect_right(self._here, place) - 1
-        found = self._there[index] + place - self._here[index]
-        return min(found, self._there[index + 1]) if index + 1 < len(self._there) else found
+    """It cannot be said that nothing secret is in it; the message says why."""
 
 
 class Redactor:
-    """Knows this process's secrets, home folder and checkout."""
+    """Knows this process's secrets, home folder and checkout, and what `learn` was given."""
 
     def __init__(
         self, env: Mapping[str, str] = os.environ, home: Path | None = None, checkout: Path | None = None
     ) -> None:
-        values = {value for name, value in env.items() if SECRET_NAME.search(name)}
-        values |= {password for value in env.values() if (password := _password(value))}
-        secrets = {os.fsencode(value) for value in values if len(value) >= LEAST_SECRET}
-        self._secrets = sorted({form for value in secrets for form in _forms(value)}, key=len, reverse=True)
+        self._forms: list[bytes] = []
+        self._values: set[bytes] = set()
+        self._checked: dict[tuple[bytes, int], bool] = {}
+        self._until = 0.0
+        for name, value in env.items():
+            if NAME.search(name):
+                self._know(os.fsencode(value))
+                # A private key: a log may have one line of it.
+                for line in value.splitlines() if "\n" in value else ():
+                    self._know(os.fsencode(line))
+            if "://" in value:
+                for start, end in named(os.fsencode(value)):
+                    self._know(os.fsencode(value)[start:end])
+                    self._know(os.fsencode(value)[start:end].partition(b":")[2])
         folders = [(checkout or Path.cwd(), b"."), (home or Path.home(), b"~")]
-        named = [(os.fsencode(folder), short) for folder, short in folders if len(folder.parts) > 1]
+        short = [(os.fsencode(folder), short) for folder, short in folders if len(folder.parts) > 1]
         # A checkout lies in the home folder, as a rule: it is longer, and goes first.
-        self._folders = sorted(named, key=lambda pair: len(pair[0]), reverse=True)
+        self._folders = sorted(short, key=lambda pair: len(pair[0]), reverse=True)
+
+    def learn(self, arguments: object) -> None:
+        """Take the secrets of a command (`*.command.json` as parsed) for known, wherever else they stand."""
+        if isinstance(arguments, dict):
+            arguments = list(arguments.values())
+        if isinstance(arguments, list):
+            for item in arguments:
+                self.learn(item)
+            data = "\0".join(item for item in arguments if isinstance(item, str))
+            for option in re.finditer(r"(?:^|\0)--?[\w.-]+(?:=([^\0]*)|((?:\0(?!-)[^\0]*)*))", data):
+                name = re.match(r"\0?-*([\w.-]+)", option[0])
+                if name and NAME.search(name[1].replace("-", "_")) and "tokenizer" not in name[1]:
+                    for value in (option[1] or option[2] or "").split("\0"):
+                        if not re.fullmatch(r"[\w.]*/?[\w./-]*|\d*", value) or re.search(r"\d", value):
+                            self._know(os.fsencode(value))
+        elif isinstance(arguments, str):
+            raw = os.fsencode(arguments)
+            for start, end in named(raw):
+                self._know(raw[start:end])
 
     def text(self, data: bytes) -> bytes:
-        """For lines that a person reads; their length may change."""
-        data = _hide(data, self._spans(data), lambda found: HIDDEN)
+        """Return UTF-8 text without secrets; its length may change. Raises NotUnderstood after SEARCH_S."""
+        data = _hide(data, self._spans_of_all(data), lambda found: HIDDEN)
         for folder, short in self._folders:
             data = data.replace(folder, short)
         return data
 
     def binary(self, data: bytes) -> bytes:
-        """For a pickle, as PyTorch dumps its records: nothing moves. Raises NotUnderstood for all else."""
+        """Return a pickle, as PyTorch dumps its records, without secrets: nothing in it moves.
+
+        Loads nothing. Raises NotUnderstood for all other formats, and for a pickle that names code.
+        """
         spans: list[Span] = []
-        named = False
-        for start, end in _strings(data):
-            word = data[start:end]
-            inner = [(start, end)] if named else [(start + a, start + b) for a, b in self._spans(word)]
-            spans += inner
-            named = len(word) < 64 and SECRET_NAME.search(word.decode(errors="replace")) is not None
+        self._until = time.process_time() + SEARCH_S
+        for start, end, secret in _strings(data):
+            if secret:
+                spans.append((start, end))
+            else:
+                spans += ((start + first, start + last) for first, last in self._spans(data[start:end]))
         data = _hide(data, spans, lambda found: _fit(HIDDEN, len(found)))
         for folder, short in self._folders:
             data = data.replace(folder, _fit(short, len(folder)))
+        if any(True for _ in self._plain(data)):
+            raise NotUnderstood("a pickle with a secret that is in no text of it")
         return data
 
-    def _spans(self, data: bytes, deep: int = DEEP) -> list[Span]:
-        """Where secrets stand in `data`, in any form."""
+    def _know(self, value: bytes) -> None:
+        if len(value) >= LEAST_SECRET and value not in self._values:
+            self._values.add(value)
+            self._checked.clear()
+            self._forms = sorted({*self._forms, *_forms(value)}, key=len, reverse=True)
+
+    def _spans_of_all(self, data: bytes) -> list[Span]:
         found: list[Span] = []
-        for view, joined in _views(data):
-            own = self._joined(view) if joined else self._plain(view.data, deep)
-            found += (view.origin(span) for span in own)
+        begin, self._until = 0, time.process_time() + SEARCH_S
+        while True:
+            window = data[begin : begin + WINDOW]
+            found += ((begin + start, begin + end) for start, end in self._spans(window))
+            if begin + WINDOW >= len(data):
+                return found
+            begin += WINDOW - OVERLAP
+
+    def _spans(self, data: bytes, deep: int = DEEP) -> list[Span]:
+        """Return where secrets stand in `data`, in any form."""
+        found: list[Span] = []
+        for reading, joined in readings(data):
+            if time.process_time() > self._until:
+                raise NotUnderstood(f"the search for secrets took more than {SEARCH_S:.0f} s")
+            if joined:
+                for start, end in map(reading.origin, self._known(reading.data)):
+                    found.append((start, start + len(data[start:end].rstrip())))
+                own = list(private_keys(reading.data))
+                own += (span for span in keys(reading.data) if re.search(rb"\d", reading.data[slice(*span)]))
+                own = [span for span in own if reading.begins_a_word(span[0])]
+                # What lies within one line has been found there: here two lines might mix.
+                over = [(reading.origin(span), False) for span in own]
+                over += ((reading.origin(span), True) for span in named(reading.data))
+                found += (
+                    _clipped(data, span)
+                    for span, has_name in over
+                    if (line := _BREAK.search(data, *span))
+                    and (not has_name or is_secret(data[span[0] : line.start()]))
+                )
+            else:
+                own = [*self._plain(reading.data), *self._coded(reading.data, deep)]
+                found += (reading.origin(span) for span in own)
         return found
 
-    def _plain(self, data: bytes, deep: int) -> list[Span]:
-        found = list(self._known(data))
-        for word, pattern in _KEYS:
-            if word in data:
-                found += (m.span() for m in pattern.finditer(data) if not _within_a_word(data, m.start()))
-        found += _pem(data)
-        small = data.lower()
-        for word, pattern in _OTHER:
-            if word in small:
-                found += (match.span(1) for match in pattern.finditer(data))
-        for pattern in (_NAMED, _CAMEL, _OPTION):
-            for match in pattern.finditer(data):
-                group = next(number for number in (1, 2, 3) if match[number] is not None)
-                before = data[max(0, match.start() - 12) : match.start()]
-                if not _NOT_SECRET.match(match[group]) and not _SPECIAL.search(before):
-                    found.append(match.span(group))
-        for match in _LISTED.finditer(data):
-            found += (
-                (match.start(1) + value.start(1), match.start(1) + value.end(1))
-                for value in re.finditer(rb'"((?:[^"\\\n]|\\.)+)"', match[1])
-            )
-        if deep:
-            for pattern in (_BASE64, _BASE64_LINES):
-                found += (match.span() for match in pattern.finditer(data) if self._hides(match[0], deep - 1))
-        return found
-
-    def _joined(self, view: _View) -> Iterator[Span]:
-        """Where a known secret or a maker's key goes over an end of line."""
-        yield from self._known(view.data)
-        for word, pattern in _KEYS:
-            if word in view.data:
-                for match in pattern.finditer(view.data):
-                    if re.search(rb"\d", match[0]):
-                        under = view._under.data if view._under else view.data
-                        if not _within_a_word(under, view._at(match.start())):
-                            yield match.span()
+    def _plain(self, data: bytes) -> Iterator[Span]:
+        yield from self._known(data)
+        yield from (span for span in keys(data) if not _within_a_word(data, span[0]))
+        yield from private_keys(data)
+        yield from named(data)
 
     def _known(self, data: bytes) -> Iterator[Span]:
-        for secret in self._secrets:
-            at = data.find(secret)
+        for form in self._forms:
+            at = data.find(form)
             while at >= 0:
-                yield at, at + len(secret)
-                at = data.find(secret, at + len(secret))
+                yield at, at + len(form)
+                at = data.find(form, at + len(form))
+
+    def _coded(self, data: bytes, deep: int) -> Iterator[Span]:
+        """Yield the words in base64 that hold a secret."""
+        for pattern in (_BASE64, _BASE64_LINES) if deep else ():
+            for match in pattern.finditer(data):
+                if not _NO_BASE64.fullmatch(match[0]) and self._hides(match[0], deep - 1):
+                    yield _clipped(data, match.span())
 
     def _hides(self, blob: bytes, deep: int) -> bool:
-        """Whether what base64 makes of `blob` holds a secret."""
-        letters = re.sub(rb"[\s=]", b"", blob).translate(bytes.maketrans(b"-_", b"+/"))
-        for skipped in range(4):
+        if (blob, deep) in self._checked:
+            return self._checked[blob, deep]
+        letters = re.sub(rb"[\s=]", b"", blob).translate(_STANDARD)
+        found = False
+        for skipped in range(4):  # the begin of the word may have been cut off
             rest = letters[skipped:]
             rest = rest[: len(rest) - 1] if len(rest) % 4 == 1 else rest
             try:
-                plain = base64.b64decode(rest + b"=" * (-len(rest) % 4))
+                # Without NUL: text in UTF-16.
+                plain = binascii.a2b_base64(rest + b"=" * (-len(rest) % 4)).replace(b"\0", b"")
             except binascii.Error:
                 continue
-            if (
-                plain
-                and len(plain.translate(None, _PRINTABLE)) * 10 <= len(plain)
-                and self._spans(plain, deep)
-            ):
-                return True
-        return False
-
-
-_PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
-
-
-def _views(data: bytes) -> Iterator[tuple[_View, bool]]:
-    """The text as it is and as it can be read, and of the last whether its lines are joined."""
-    view = _View(data)
-    yield view, False
-    steps: list[tuple[re.Pattern[bytes], Callable[[bytes], bytes]]] = [(_COLOUR, lambda found: b"")]
-    steps += [(_ESCAPE, _unescape), (_COLOUR, lambda found: b"")] * DEEP
-    steps += [(_QUOTED, lambda found: bytes([int(found[1:], 16)]))] * DEEP
-    joined = view.without(_BREAK, lambda found: b"")
-    if joined is not None:
-        yield joined, True
-    changed = False
-    for pattern, instead in steps:
-        other = view.without(pattern, instead)
-        if other is not None:
-            view, changed = other, True
-            yield view, False
-    if changed and (joined := view.without(_BREAK, lambda found: b"")) is not None:
-        yield joined, True
-
-
-def _unescape(found: bytes) -> bytes:
-    if found[1:2] in (b"u", b"x"):
-        return chr(int(found[2:], 16)).encode(errors="replace")
-    return _SIMPLE.get(found[1:], found[1:])
-
-
-def _pem(data: bytes) -> Iterator[Span]:
-    """Private keys; also one whose begin or end has been cut off."""
-    done = 0
-    for begin in _BEGIN.finditer(data):
-        if begin.start() < done:
-            continue
-        end = _END.search(data, begin.end(), begin.end() + PEM_BYTES)
-        rest = _ARMOUR.match(data, begin.end(), begin.end() + PEM_BYTES)
-        done = end.end() if end else rest.end() if rest else begin.end()
-        yield begin.start(), done
-    for end in _END.finditer(data):
-        if end.start() >= done:
-            before = data[max(done, end.start() - PEM_BYTES) : end.start()]
-            body = len(before) - len(
-                before.rstrip(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\\\r\n \t")
-            )
-            yield end.start() - body, end.end()
-            done = end.end()
+            # Other data: it may hold a text, but no more than the known secrets are looked for.
+            if len(plain.translate(None, _PRINTABLE)) * 10 <= len(plain):
+                found = found or bool(self._spans(plain, deep))
+            else:
+                found = found or any(True for _ in self._known(plain))
+        if len(self._checked) < _REMEMBERED and len(blob) < 1024:
+            self._checked[blob, deep] = found
+        return found
 
 
 def _within_a_word(data: bytes, at: int) -> bool:
     return at > 0 and (data[at - 1 : at].isalnum() or data[at - 1 : at] == b"_")
 
 
-def _password(value: str) -> str | None:
-    """The password of an address; it may hold `@` and `/`."""
-    match = re.search(r"://[^\s/:@]*:(\S+)@", value)
-    return match[1] if match else None
+def _clipped(data: bytes, span: Span) -> Span:
+    """Return the span up to where a secret ends that goes over ends of lines.
+
+    That is the first line that begins with a word of its own, or the first word of a line that has more.
+    """
+    for line in _BREAK.finditer(data, *span):
+        word = goes_on(data, line.end()) if line.end() < span[1] else 0
+        if not word:
+            return span[0], line.start()
+        if word < span[1] and not _BREAK.match(data, word):
+            return span[0], word
+    return span
 
 
 def _forms(secret: bytes) -> set[bytes]:
-    """The value, in hexadecimal, and in base64 wherever it may begin there."""
+    """Return the value, in hexadecimal, and in base64 wherever it may begin there."""
     forms = {secret, secret.hex().encode(), secret.hex().upper().encode()}
     for before in range(3):
         coded = base64.b64encode(b"\0" * before + secret)
@@ -354,26 +223,46 @@ def _forms(secret: bytes) -> set[bytes]:
     return forms
 
 
-def _strings(data: bytes) -> Iterator[Span]:
-    """Where the strings of a pickle stand. Loads nothing. Raises NotUnderstood."""
-    stream, end = io.BytesIO(data), 0
+_SECRET_KEY = re.compile(
+    rb"(?i)-{0,2}(?:[a-z0-9]+[-_.])*(?:passw(?:or)?d|passphrase|secret|api[-_]?key|pwd|token)"
+)
+"""A text of a pickle after which the next text is secret."""
+_STORES = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
+_RECALLS = frozenset({"GET", "BINGET", "LONG_BINGET"})
+
+
+def _strings(data: bytes) -> Iterator[tuple[int, int, bool]]:
+    """Yield where the texts of a pickle stand, and whether the text before says that one is secret.
+
+    Raises NotUnderstood.
+    """
+    if data[:1] != b"\x80":
+        raise NotUnderstood("neither text nor a pickle")
+    end = 0
+    memo: dict[int, bool] = {}
+    named_now = False
     try:
-        for code, argument, at in pickletools.genops(stream):
-            end = (at or 0) + 1
-            if (
-                isinstance(argument, (str, bytes, bytearray))
-                and argument
-                and code.name not in ("GLOBAL", "INST")
-            ):
+        for code, argument, at in pickletools.genops(io.BytesIO(data)):
+            place = at or 0
+            end = place + 1
+            if code.name in ("GLOBAL", "INST", "STACK_GLOBAL", "REDUCE", "PERSID"):
+                raise NotUnderstood("a pickle that names code")
+            if code.name in _STORES:
+                memo[argument if isinstance(argument, int) else len(memo)] = named_now
+            elif code.name in _RECALLS and isinstance(argument, int):
+                named_now = memo.get(argument, False)
+            if isinstance(argument, (str, bytes, bytearray)) and argument:
+                text = isinstance(argument, str)
                 word = (
                     argument.encode("utf-8", "surrogatepass")
                     if isinstance(argument, str)
                     else bytes(argument)
                 )
-                begin = data.find(word, at or 0, (at or 0) + 16 + len(word))
-                if begin < 0 or (not isinstance(argument, str) and not word.isascii()):
+                begin = data.find(word, place, place + 16 + len(word))
+                if begin < 0 or not (text or word.isascii()):
                     raise NotUnderstood("a pickle with data that cannot be searched")
-                yield begin, begin + len(word)
+                yield begin, begin + len(word), named_now
+                named_now = len(word) < 64 and _SECRET_KEY.fullmatch(word) is not None
     except NotUnderstood:
         raise
     except Exception as error:  # pickletools raises what it happens to meet

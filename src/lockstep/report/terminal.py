@@ -60,7 +60,8 @@ def print_cause(console: Console, verdict: Verdict) -> None:
     for text in verdict.evidence:
         console.print(Text(f"    {text}"))
     if cause and cause.remedies:
-        console.print(Text(f"  do first: {cause.remedies[0].advice}"))
+        first = cause.remedies[0]
+        console.print(Text(f"  do first: {first.name}: {first.advice}"))
 
 
 def render(verdict: Verdict, width: int = 110, color: bool = False) -> str:

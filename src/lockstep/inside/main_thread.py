@@ -123,6 +123,8 @@ class MainThread:
             if not number.isdigit():
                 return None, 0
             name = _NAMES.get(int(number), number)
+            if name == "select" and int(arguments[0], 16) == 0:
+                return "sleep", 0  # of no file: so `time.sleep` sleeps before Python 3.11
             if int(number) not in _READS_AND_WRITES and name not in ("receive", "send", "accept"):
                 return name, 0
             mode = os.fstat(int(arguments[0], 16)).st_mode

@@ -23,14 +23,14 @@ import time
 from pathlib import Path
 
 def register():
-    from lockstep.stacks.swift.inside import vllm_plugin
+    from lockstep.stacks.swift.inside import rollout, vllm_plugin
     from lockstep.inside.flight_recorder import FlightRecorder
     from lockstep.inside.hooks import wrap
 
     if vllm_plugin._role() is None:
         return
     if os.environ["CAPTURES"] == "1":
-        vllm_plugin.captures_graphs = lambda: True
+        rollout.captures_graphs = lambda: True
 
     def say(what):
         with Path(os.environ["LOCKSTEP_RUN_DIR"], f"said-{os.getpid()}").open("a") as file:

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -80,7 +81,9 @@ def over(runs: Path) -> Iterator[None]:
     # Not through a link: root would make a file wherever it leads.
     handle = os.open(runs / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(handle, "a") as lock:
-        if os.geteuid() == 0:
+        held = os.fstat(handle)
+        # A hard link to a file of root's must not be given away.
+        if os.geteuid() == 0 and stat.S_ISREG(held.st_mode) and held.st_nlink == 1:
             owner = runs.stat()
             os.fchown(handle, owner.st_uid, owner.st_gid)  # the owner's next run has to open it
         try:

@@ -95,13 +95,23 @@ _LONG = 4096
 """Longest value with a name, in bytes."""
 _QUOTED = rb"""(?:"((?:[^"\\\n]|\\.){1,%d})"?|'((?:[^'\\\n]|\\.){1,%d})'?""" % (_LONG, _LONG)
 # A backslash before a quotation mark belongs to the text around: JSON within JSON.
-_VALUE = rb"(?:SecretStr\()?" + _QUOTED + rb"""|((?:[^\s'"<>\\]|\\[^\s'"]){4,%d}))""" % _LONG
+_VALUE = (
+    rb"(?:SecretStr\()?(?:[bru]{1,2}(?=['\"]))?"
+    + _QUOTED
+    + rb"""|((?:[^\s'"<>\\]|\\[^\s'"]){4,%d}))""" % _LONG
+)
 _STRONG = (
     rb"passw(?:or)?d|passphrase|secret|credentials?"
     rb"|(?:api|access|account|private|signing|encryption)[-_ ]?key"
 )
 _WORD = rb"(?:token|pwd|" + _STRONG + rb")"
-_IS = rb"""['"]?[ \t]*(?:=>|:=|[=:])[ \t]*(?:[\[(]\s*){0,2}"""
+_TYPE = rb"(?::[ \t]*(?:str|bytes|SecretStr|Optional\[str\]|str[ \t]*\|[ \t]*None)[ \t]*(?==))?"
+# A value may be in the next line: after an equals sign, or as a block of YAML.
+_IS = (
+    rb"""['"]?\]?[ \t]*"""
+    + _TYPE
+    + rb"""(?:=>|:=|=(?:\r?\n)?|:(?:[ \t]*[|>][+-]?[ \t]*\r?\n)?)[ \t]*(?:[\[(]\s*){0,2}"""
+)
 _NAMED = re.compile(
     rb"(?i)(?:passw(?:or)?d|passphrase|(?<![a-z0-9])(?:pwd|" + _STRONG + rb"))[\w.-]{0,20}" + _IS + _VALUE
 )
@@ -116,6 +126,24 @@ _OPTION = re.compile(
     + _VALUE
 )
 """An option with its value, on a command line or in a list: `--api-key x`, `["--api-key", "x"]`."""
+_NAME = (
+    rb"[\w.-]{0,64}?(?:(?:pwd|" + _STRONG + rb")[\w.-]{0,20}"
+    rb"|(?<!eos_)(?<!bos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!image_)(?<!video_)token(?![a-z])(?:[-_](?:id|key|value))?)"
+)
+_APART = [
+    # setenv HF_TOKEN x; set -gx HF_TOKEN x
+    re.compile(rb"(?i)\b(?:setenv|set(?:[ \t]+-\w{1,8}){1,4})[ \t]+" + _NAME + rb"[ \t]+" + _VALUE),
+    # {"name": "HF_TOKEN", "value": "x"}, in JSON, YAML and XML
+    re.compile(
+        rb"""(?i)\b(?:name|key)['"]?\s{0,8}[:=]\s{0,8}b?['"]?""" + _NAME
+        + rb"""['"]?\s{0,8},?\s{0,64}['"]?value['"]?\s{0,8}[:=]\s{0,8}""" + _VALUE
+    ),
+    # ('HF_TOKEN', 'x')
+    re.compile(rb"""(?i)\(\s{0,8}b?['"]""" + _NAME + rb"""['"]\s{0,8},\s{0,8}""" + _VALUE),
+    # <password>x</password>
+    re.compile(rb"(?i)<" + _NAME + rb"(?:[ \t][^<>]{0,200})?>\s{0,64}" + _VALUE),
+]  # fmt: skip
+"""A name that says so, and its value at some distance."""
 _AND = re.compile(rb"\s*,\s*" + _QUOTED + rb")")
 """A further value in a list: vLLM's `--api-key` takes several."""
 _AND_WORD = re.compile(rb"[ \t]+(?!-)(?=[^\s'\"]*\d)([^\s'\"<>\\]{8,%d})" % _LONG)
@@ -204,7 +232,7 @@ def _named(data: bytes) -> Iterator[Span]:
             for match in pattern.finditer(data):
                 if not _NOT_SECRET.match(match[1]):
                     yield match.span(1)
-    for pattern in (_NAMED, _TOKEN, _CAMEL, _OPTION):
+    for pattern in (_NAMED, _TOKEN, _CAMEL, _OPTION, *_APART):
         for match in pattern.finditer(data):
             group = next(number for number in (1, 2, 3) if match[number] is not None)
             before = data[max(0, match.start() - 12) : match.start()]

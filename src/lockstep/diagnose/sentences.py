@@ -29,7 +29,10 @@ def sentence(found: Event) -> str:
         return f"{who(found)}: last enqueued {found.enqueued}, last completed {found.completed}"
     assert isinstance(found, Mark)
     number = found.number
-    text = KINDS[found.kind].says.format(
+    says = KINDS[found.kind].says
+    if found.kind == "dump signal" and "this local rank" in found.detail:
+        says = "{who} found{at} that a collective of its own timed out"
+    text = says.format(
         who=_subject(found),
         at=at(found),
         time=clock(found) or "the end",
@@ -227,7 +230,7 @@ def _first(case: Case) -> str:
                 if mark.file == first.file
                 and 0 < mark.line - first.line <= _ONE_MESSAGE
                 and mark.failure
-                and mark.kind not in ("exception", "closing signal", "child exit")
+                and mark.kind not in ("exception", "closing signal", "child exit", "killed with the rest")
             ),
             first,
         )
@@ -250,6 +253,8 @@ def _first(case: Case) -> str:
         text += f"; the last error is: {errors[-1].detail}"
     elif first.role not in ("error", "wait") and errors:
         text += f"; the log quotes the error: {errors[0].detail}"
+    if first.kind != "gil" and (held := picture.of("gil")):
+        text += f"; {sentence(held[0])}"
     if first.role in ("wait", "warning"):
         given_up = case.later(picture.of("engine died", "engine fatal"))[:1]
         if given_up:

@@ -524,3 +524,47 @@ def test_a_fault_of_an_amd_gpu_is_read_and_gets_the_advice_for_one(line: str) ->
     cuda = render(through("[rank2]: CUDA error: an illegal memory access was encountered\n"))
     assert "xid" in cuda
     assert "amdgpu" not in cuda
+
+
+def test_a_group_inside_the_job_is_told_by_the_ranks_of_the_job() -> None:
+    label = "PG ID 4 PG GUID 9(DATA_PARALLEL) Rank {}"
+    text = timeout(6, place=1) + status(6, label.format(1), 7, 9, 6)
+    text += status(4, label.format(0), 0, 6, 6, wording="heard")
+    found = through(text)
+    assert found.conclusion.startswith("rank 6 of"), found.conclusion
+    assert "rank 4 did not come to it" in found.conclusion
+    assert any("stack of rank 4" in remedy.name for remedy in found.remedies)
+    assert "waiting: 6   absent: 4" in render(found)
+
+
+def test_a_place_that_no_line_maps_is_not_called_a_rank_of_the_job() -> None:
+    text = timeout(6, place=1, op="_ALLGATHER_BASE", size="NumelIn=8, NumelOut=16, ")
+    found = through(text + status(6, "PG ID 4 PG GUID 9(DATA_PARALLEL) Rank 1"))
+    assert "no line tells what place 0 of the group did" in found.conclusion
+    assert "rank 0" not in render(found).split("what to do")[0].replace("rank 0: not seen", "")
+    same = timeout(1, op="_ALLGATHER_BASE", size="NumelIn=8, NumelOut=16, ") + status(1, WORLD.format(1))
+    assert "no line tells what rank 0 did" in through(same).conclusion
+
+
+def test_an_earlier_error_of_another_rank_is_said_before_the_wait_for_it() -> None:
+    error = "[rank5]: OSError: [Errno 28] No space left on device: '/ckpt'\n"
+    wait = timeout(0) + status(0, WORLD.format(0))
+    found = through(error + wait)
+    assert found.conclusion.startswith("rank 5 had no space left"), found.conclusion
+    assert "no line tells of its peers" not in found.conclusion
+    for other in (through(wait + error), through(error.replace("rank5", "rank0") + wait)):
+        assert other.conclusion.startswith("rank 0"), other.conclusion
+        assert "had no space left" not in other.conclusion
+    assert "no line tells of its peers" in through(wait).conclusion
+
+
+@pytest.mark.parametrize(
+    "step", ['{{"step": {0}, "loss": 1.1}}\n', "(Runner pid=3) step:{0} - loss:0.1 - x:2\n"]
+)
+def test_an_error_that_was_caught_and_followed_by_two_steps_is_nothing(step: str) -> None:
+    trace = TRACE.format("(RewardManager pid=4500) ", "ValueError: could not parse answer")
+    one, two, three = (step.format(number) for number in (41, 42, 43))
+    assert through(one + trace + two + three).cause is None
+    assert through(one + trace + two).cause == "unknown"
+    assert through(one + trace + two + two).cause == "unknown"
+    assert through(one + trace + two + three + EXIT).cause == "unknown"

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 
 from lockstep.causes import CAUSES
-from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose.causes import Case
 from lockstep.diagnose.events import Mark
 from lockstep.diagnose.model import CauseId
+from lockstep.diagnose.sentences import members
 from lockstep.remedies.model import Remedy
 
 _NOTHING = "nothing"
@@ -218,7 +218,7 @@ def _for_a_wait(case: Case) -> list[Remedy]:
     if case.group is not None and missing:
         found.append(
             Remedy(
-                f"the log and the stack of rank {arithmetic.ranges(missing)}",
+                f"the log and the stack of {members(case, missing)}",
                 "what it did last; next time, while it hangs: py-spy dump --pid PID",
                 _NOTHING,
             )

@@ -92,7 +92,7 @@ KINDS: dict[str, Kind] = {
         for name in (
             "version", "coordinator", "engine config", "server", "progress", "saving", "saved", "preparing",
             "storage", "multimodal", "trainer", "vllm", "init complete", "world size", "success", "over",
-            "sync call",
+            "sync call", "step",
         )
     },
 }  # fmt: skip

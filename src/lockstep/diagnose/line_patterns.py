@@ -242,6 +242,7 @@ _CONTEXT: tuple[_Row, ...] = (
     _row("success", "200 OK", r"(?P<d>\"(?:POST|GET) \S{1,100} HTTP/[\d.]{1,4}\" 200 OK)"),
     _row("success", "generation throughput", r"(?P<d>[Aa]vg generation throughput: (?!0\.0)[\d.]{1,12})"),
     _row("success", "loss", r"(?P<d>\{'loss': [\d.e+-]{1,20}|\bloss[=:] ?\d[\d.e+-]{0,20})"),
+    _row("step", "step", r"(?:^|[\s{(,\])])(?P<d>\"?(?:global_?)?step\"?)[:=] ?(?P<n>\d{1,12})(?= - |[\s,}]|$)"),
     _row("over", "train_runtime", r"(?P<d>'train_runtime')"),
     _row("over", "raining", r"(?P<d>raining (?:is |has )?(?:completed|complete|finished|done)\b)"),
     _row("over", "one training", r"(?P<d>one training\b)"),

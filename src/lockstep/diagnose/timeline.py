@@ -206,11 +206,14 @@ def _telling(marks: list[Mark]) -> list[Mark]:
     One success is enough after a warning. After an error the others may still end the step that they are in.
     """
     succeeded: dict[str, list[int]] = defaultdict(list)
+    steps: dict[str, list[tuple[int, int]]] = defaultdict(list)
     over: dict[str, int] = {}
     ended: dict[str, int] = {}
     for mark in marks:
         if mark.kind in ("success", "over") or (mark.kind == "progress" and mark.number):
             succeeded[mark.file] += [mark.line] * (_ENOUGH if mark.kind == "over" else 1)
+        if mark.kind == "step" and mark.number is not None:
+            steps[mark.file].append((mark.line, mark.number))
         if mark.kind == "over":
             over[mark.file] = max(over.get(mark.file, 0), mark.line)
         if mark.role in ("end", "effect", "wait") and mark.kind not in _NO_HARM:
@@ -224,11 +227,24 @@ def _telling(marks: list[Mark]) -> list[Mark]:
             return False
         if mark.kind not in ("exception", "traceback", "shm wait", "barrier wait"):
             return True
+        if _survived(mark, steps.get(mark.file, []), ended.get(mark.file, 0)):
+            return False
         lines = succeeded.get(mark.file, [])
         after = len(lines) - bisect_left(lines, mark.line + 1)
         return after < (1 if mark.role == "warning" else _ENOUGH)
 
     return _kills_explained([mark for mark in marks if counts(mark)], succeeded)
+
+
+def _survived(mark: Mark, steps: list[tuple[int, int]], ended: int) -> bool:
+    """Return whether numbered steps tell that the job went on behind an error and no other failure came.
+
+    The step in which it came may still end. Two further numbers are a step that began behind it.
+    """
+    before = [number for line, number in steps if line < mark.line]
+    last = max(before, default=-1)
+    after = {number for line, number in steps if line > mark.line and number > last}
+    return mark.role == "error" and ended < mark.line and bool(before) and len(after) >= 2
 
 
 def _kills_explained(marks: list[Mark], succeeded: dict[str, list[int]]) -> list[Mark]:

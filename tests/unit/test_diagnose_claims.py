@@ -438,3 +438,133 @@ def test_what_was_going_on_is_said_as_possible(line: str, words: str) -> None:
     found = through(line + timeout(1) + status(1, WORLD.format(1)))
     assert words in render(found)
     assert [(cause.id, cause.standing) for cause in found.causes] == [("slow-storage-or-rank", "possible")]
+
+
+# ---- what an independent reader found
+
+
+LIGHTNING = (
+    "[rank: 1] Child process with PID 5512 terminated with code {}. Forcefully terminating all other processes "
+    "to avoid zombies\n"
+)
+
+
+@pytest.mark.parametrize("code", [1, 4, -6])
+def test_killed_behind_a_launcher_that_ends_the_others_is_its_consequence(code: int) -> None:
+    found = through("[rank1]: RuntimeError: unused parameters\n" + LIGHTNING.format(code) + "Killed\n")
+    assert found.cause == "unknown", render(found)
+    assert found.conclusion.startswith("rank 1 ended with an error: RuntimeError: unused parameters")
+    assert "host memory" not in render(found)
+
+
+def test_killed_behind_an_error_is_its_consequence_and_alone_or_behind_a_lost_peer_it_is_not() -> None:
+    assert through("[rank1]: ValueError: no such sample\nKilled\n").cause == "unknown"
+    assert through("step 1\nKilled\n").cause == "rank-died"
+    assert through("[rank1]: ConnectionResetError: reset by peer\nKilled\n").cause == "rank-died"
+    went_on = "{'loss': 0.5}\n" * 20
+    assert through(LIGHTNING.format(1) + went_on + "Killed\n").cause == "rank-died"
+    assert "exit code -9 (SIGKILL)" in through(LIGHTNING.format(-9) + "Killed\n").conclusion
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank1]: torch.OutOfMemoryError: HIP out of memory.\n",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+        "OutOfMemoryError: CUDA out of memory\n",
+    ],
+)
+def test_memory_of_a_gpu_is_no_memory_of_its_host(line: str) -> None:
+    assert "ran out of GPU memory" in render(through(line))
+    assert "host memory" not in render(through(line))
+
+
+def test_a_memory_error_of_python_is_memory_of_the_host() -> None:
+    assert "host memory" in through("MemoryError: Unable to allocate: out of memory\n").conclusion
+
+
+def test_a_dump_signal_of_the_rank_itself_is_not_one_of_another() -> None:
+    heard = status(2, WORLD.format(2), 0, 6, 5, wording="heard")
+    own = heard.replace("from rank 0", "from this local rank")
+    assert "rank 2 found at 09:55:29 that a collective of its own timed out" in through(own).conclusion
+    assert "another rank" not in render(through(own))
+    assert "that another rank timed out" in through(heard).conclusion
+
+
+def test_a_rank_that_cannot_take_the_gil_is_named_wherever_it_stands() -> None:
+    line = (
+        "[rank6]:[E1206 13:01:12.0 ProcessGroupNCCL.cpp:1935] [PG ID 0 PG GUID 0(default_pg) Rank 6] "
+        "Could not acquire GIL within 300 ms on exit, possible GIL induced hang\n"
+    )
+    alone = through(line)
+    assert alone.cause == "unknown"
+    assert "rank 6 could not take Python's GIL" in alone.conclusion
+    assert "py-spy dump --native" in render(alone)
+    own = status(2, WORLD.format(2), 0, 6, 5, wording="heard")
+    assert "rank 6 could not take Python's GIL" in through(own + line).conclusion
+    assert "GIL" not in render(through(own + "step 3: GIL free\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Memory access fault by GPU node-5 (Agent handle: 0x55) on address 0x7f. Reason: Page not present.\n",
+        "HW Exception by GPU node-3 (Agent handle: 0x55) reason :GPU Hang\n",
+        "GPU core dump failed\n",
+        "[rank2]: RuntimeError: HIP error: an illegal memory access was encountered\n",
+    ],
+)
+def test_a_fault_of_an_amd_gpu_is_read_and_gets_the_advice_for_one(line: str) -> None:
+    found = through(line)
+    assert found.cause == "rank-died", render(found)
+    text = render(found)
+    assert "amdgpu" in text
+    assert "AMD_SERIALIZE_KERNEL=3" in text
+    assert "xid" not in text
+    cuda = render(through("[rank2]: CUDA error: an illegal memory access was encountered\n"))
+    assert "xid" in cuda
+    assert "amdgpu" not in cuda
+
+
+def test_a_group_inside_the_job_is_told_by_the_ranks_of_the_job() -> None:
+    label = "PG ID 4 PG GUID 9(DATA_PARALLEL) Rank {}"
+    text = timeout(6, place=1) + status(6, label.format(1), 7, 9, 6)
+    text += status(4, label.format(0), 0, 6, 6, wording="heard")
+    found = through(text)
+    assert found.conclusion.startswith("rank 6 of"), found.conclusion
+    assert "rank 4 did not come to it" in found.conclusion
+    assert any("stack of rank 4" in remedy.name for remedy in found.remedies)
+    assert "waiting: 6   absent: 4" in render(found)
+
+
+def test_a_place_that_no_line_maps_is_not_called_a_rank_of_the_job() -> None:
+    text = timeout(6, place=1, op="_ALLGATHER_BASE", size="NumelIn=8, NumelOut=16, ")
+    found = through(text + status(6, "PG ID 4 PG GUID 9(DATA_PARALLEL) Rank 1"))
+    assert "no line tells what place 0 of the group did" in found.conclusion
+    assert "rank 0" not in render(found).split("what to do")[0].replace("rank 0: not seen", "")
+    same = timeout(1, op="_ALLGATHER_BASE", size="NumelIn=8, NumelOut=16, ") + status(1, WORLD.format(1))
+    assert "no line tells what rank 0 did" in through(same).conclusion
+
+
+def test_an_earlier_error_of_another_rank_is_said_before_the_wait_for_it() -> None:
+    error = "[rank5]: OSError: [Errno 28] No space left on device: '/ckpt'\n"
+    wait = timeout(0) + status(0, WORLD.format(0))
+    found = through(error + wait)
+    assert found.conclusion.startswith("rank 5 had no space left"), found.conclusion
+    assert "no line tells of its peers" not in found.conclusion
+    for other in (through(wait + error), through(error.replace("rank5", "rank0") + wait)):
+        assert other.conclusion.startswith("rank 0"), other.conclusion
+        assert "had no space left" not in other.conclusion
+    assert "no line tells of its peers" in through(wait).conclusion
+
+
+@pytest.mark.parametrize(
+    "step", ['{{"step": {0}, "loss": 1.1}}\n', "(Runner pid=3) step:{0} - loss:0.1 - x:2\n"]
+)
+def test_an_error_that_was_caught_and_followed_by_two_steps_is_nothing(step: str) -> None:
+    trace = TRACE.format("(RewardManager pid=4500) ", "ValueError: could not parse answer")
+    one, two, three = (step.format(number) for number in (41, 42, 43))
+    assert through(one + trace + two + three).cause is None
+    assert through(one + trace + two).cause == "unknown"
+    assert through(one + trace + two + two).cause == "unknown"
+    assert through(one + trace + two + three + EXIT).cause == "unknown"

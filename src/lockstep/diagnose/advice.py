@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import re
+
 from lockstep.causes import CAUSES
-from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose.causes import Case
 from lockstep.diagnose.events import Mark
 from lockstep.diagnose.model import CauseId
+from lockstep.diagnose.sentences import members
 from lockstep.remedies.model import Remedy
 
 _NOTHING = "nothing"
@@ -50,6 +52,20 @@ _PORT = Remedy(
     "find who has it (ss -ltnp), end what is left of an earlier run, or give this job ports of its own "
     "(MASTER_PORT, and the weight sync's port: 51216 by default)",
     _NOTHING,
+)
+
+_GIL = Remedy(
+    "look at who holds the GIL",
+    "while it hangs: py-spy dump --native --pid PID of that rank; the thread that is active is the one",
+    _NOTHING,
+)
+
+_AMD = re.compile(r"\bHIP\b|HSA_STATUS|(?:fault|Exception) by GPU node|GPU core dump")
+_AMD_GPU = Remedy(
+    "look where it failed",
+    "dmesg -T | grep -i amdgpu and rocm-smi --showrasinfo on that host; again with AMD_SERIALIZE_KERNEL=3 and "
+    "HIP_LAUNCH_BLOCKING=1, so that the failing kernel is the one that the traceback names",
+    "speed",
 )
 
 _BY_KIND: dict[str, tuple[Remedy, ...]] = {
@@ -139,6 +155,7 @@ _BY_KIND: dict[str, tuple[Remedy, ...]] = {
     ),
     "no answer": (_STACK,),
     "watchdog silent": (_STACK,),
+    "gil": (_GIL,),
     "watchdog stuck": (
         Remedy(
             "look at the rank whose watchdog stands",
@@ -153,6 +170,8 @@ def advice(name: CauseId, case: Case) -> tuple[Remedy, ...]:
     """Return what to do, first things first."""
     mark = _at_hand(name, case)
     chosen = list(_BY_KIND.get(mark.kind, ())) if mark else []
+    if mark is not None and mark.kind in ("gpu fault", "cuda error") and _AMD.search(mark.text):
+        chosen = [_AMD_GPU]
     if name == "unknown":
         chosen = [*_for_a_wait(case), *chosen]
         if case.picture.waits or case.picture.role("warning") or not chosen:
@@ -193,11 +212,13 @@ def _for_a_wait(case: Case) -> list[Remedy]:
                 _NOTHING,
             )
         )
+    if case.picture.of("gil"):
+        found.append(_GIL)
     missing = case.absent or case.not_seen
     if case.group is not None and missing:
         found.append(
             Remedy(
-                f"the log and the stack of rank {arithmetic.ranges(missing)}",
+                f"the log and the stack of {members(case, missing)}",
                 "what it did last; next time, while it hangs: py-spy dump --pid PID",
                 _NOTHING,
             )

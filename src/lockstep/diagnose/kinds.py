@@ -47,6 +47,7 @@ KINDS: dict[str, Kind] = {
     # Waits that ended.
     "dump signal": Kind("wait", "{who} was told{at} that another rank timed out"),
     "watchdog stuck": Kind("wait", "{who}'s NCCL watchdog got no further for {n} s until {time}"),
+    "gil": Kind("wait", "{who} could not take Python's GIL within {n} ms{at}: a thread of it held it"),
     "gloo timeout": Kind("wait", "{who} waited {n} ms in a gloo operation for {d} and gave up{at}"),
     "gloo pair": Kind("wait", "{who}'s gloo connection was closed after a timeout{at}"),
     "gloo connect": Kind("wait", "{who} could not connect to the others by gloo{at}"),
@@ -75,6 +76,7 @@ KINDS: dict[str, Kind] = {
     "nccl remote": Kind("effect", "{who}'s NCCL lost a remote process{at}"),
     "engine fatal": Kind("effect", "{who}: {d}{at}"),
     "closing signal": Kind("effect", "an agent ended its processes{at}: {d}"),
+    "killed with the rest": Kind("effect", "a process was killed{at} ({d}) after another failure"),
     "aborted": Kind("effect", "{who} was taken down after a failure{at}"),
     # Others.
     "nccl error": Kind("error", "{who}'s NCCL failed{at}: {d}{peers}"),
@@ -90,7 +92,7 @@ KINDS: dict[str, Kind] = {
         for name in (
             "version", "coordinator", "engine config", "server", "progress", "saving", "saved", "preparing",
             "storage", "multimodal", "trainer", "vllm", "init complete", "world size", "success", "over",
-            "sync call",
+            "sync call", "step",
         )
     },
 }  # fmt: skip

@@ -38,6 +38,9 @@ TRIGGERS = (
     b"Init COMPLETE",
     b"> failed",
     b"times out",
+    b"Forcefully terminating",
+    b"by GPU node",
+    b"GPU core dump",
     b"emporarily unavailable",
 )
 """A line is looked at closely only if it holds one of these; searching for them is what a healthy gigabyte costs
@@ -97,7 +100,7 @@ _FAILURES: tuple[_Row, ...] = (
     # memory of hosts
     _row("host memory", "ut of memory: Kill", r"(?P<d>(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process \d{1,9}(?: \([^)]{1,60}\))?)"),
     _row("host memory", "oom", r"(?P<d>Detected \d{1,9} oom[_-]kill event|oom-kill:constraint=\w{1,40}|oom_reaper: reaped process \d{1,9})"),
-    _row("host memory", "of memory", r"(?P<d>task \d{1,6}: Out Of Memory|MemoryError: .{1,80}out of memory)"),
+    _row("host memory", "of memory", r"(?P<d>task \d{1,6}: Out Of Memory|\bMemoryError: .{1,80}out of memory)"),
     _row("host memory", "Out Of Memory", r"error: \S{1,80}: (?P<d>task[\w \[\],-]{1,60}: Out Of Memory)"),
     _row("host memory", "OOMKilled", r"(?P<d>OOMKilled)"),
     _row("host memory", "OOM", r"(?P<d>killed due to memory pressure \(OOM\)|OOM Killed)"),
@@ -145,6 +148,8 @@ _FAILURES: tuple[_Row, ...] = (
     _row("gpu fault", "device handle for", r"(?P<d>Unable to determine the device handle for)"),
     _row("gpu fault", "HSA_STATUS_ERROR", r"(?P<d>HSA_STATUS_ERROR\w{0,60})"),
     _row("gpu fault", "Memory access fault", r"(?P<d>Memory access fault by GPU node-\d{1,4})"),
+    _row("gpu fault", "HW Exception", r"(?P<d>HW Exception by GPU node-\d{1,4}.{0,80})"),
+    _row("gpu fault", "GPU core dump", r"(?P<d>GPU core dump (?:failed|created).{0,60})"),
     _row("cuda error", "rror code is", r"(?P<d>NPU function error: .{1,60}|ACL stream synchronize failed, error code is ?\d{4,7})"),
     # ends from outside
     _row("time limit", "DUE TO", r"CANCELLED AT \S{1,40} (?P<d>DUE TO [A-Z ]{3,40})"),
@@ -155,6 +160,8 @@ _FAILURES: tuple[_Row, ...] = (
     _row("ended from outside", "erminated", r"(?P<d>line \d{1,7}: +\d{1,9} Terminated) "),
     _row("time limit", "TERM_RUNLIMIT", r"(?P<d>TERM_RUNLIMIT: job killed after reaching LSF run time limit)"),
     _row("aborted", "Terminating the process after", r"(?P<d>Terminating the process after attempting to dump debug info)"),
+    _row("child exit", "Forcefully terminating", r"(?:\[rank: (?P<r>\d{1,6})\] )?Child process with (?P<d>PID \d{1,9}) terminated with code (?P<n>-?\d{1,6})"),
+    _row("closing signal", "Forcefully terminating", r"(?P<d>Forcefully terminating all other processes)"),
     _row("closing signal", "closing signal", r"(?P<d>Sending process \d{1,9} closing signal \w{3,10})"),
     # the weight sync
     _row("sync error", "requests.exceptions", r"requests\.exceptions\.\w{1,40}: .{0,300}?(?P<d>/(?:init_communicator|update_\w{1,40}|close_communicator)/)"),
@@ -162,6 +169,7 @@ _FAILURES: tuple[_Row, ...] = (
     _row("sync error", "Communicator not initialized", r"(?P<d>Communicator not initialized)"),
     _row("sync error", "eight", r"(?P<d>[Ff]ailed to (?:update|sync|transfer|broadcast) (?:the )?weights?.{0,80})"),
     # watchdogs and timeouts of others
+    _row("gil", "acquire GIL", r"(?P<d>Could not acquire GIL) within (?P<n>\d{1,9}) ms"),
     _row("rpc timeout", "RPC call to", r"RPC call to (?P<d>\w{1,60}) timed out"),
     _row("no answer", "RayChannelTimeoutError", r"(?P<d>RayChannelTimeoutError)"),
     _row("no answer", "GetTimeoutError", r"(?P<d>GetTimeoutError)"),
@@ -234,6 +242,7 @@ _CONTEXT: tuple[_Row, ...] = (
     _row("success", "200 OK", r"(?P<d>\"(?:POST|GET) \S{1,100} HTTP/[\d.]{1,4}\" 200 OK)"),
     _row("success", "generation throughput", r"(?P<d>[Aa]vg generation throughput: (?!0\.0)[\d.]{1,12})"),
     _row("success", "loss", r"(?P<d>\{'loss': [\d.e+-]{1,20}|\bloss[=:] ?\d[\d.e+-]{0,20})"),
+    _row("step", "step", r"(?:^|[\s{(,\])])(?P<d>\"?(?:global_?)?step\"?)[:=] ?(?P<n>\d{1,12})(?= - |[\s,}]|$)"),
     _row("over", "train_runtime", r"(?P<d>'train_runtime')"),
     _row("over", "raining", r"(?P<d>raining (?:is |has )?(?:completed|complete|finished|done)\b)"),
     _row("over", "one training", r"(?P<d>one training\b)"),

@@ -93,9 +93,13 @@ def differing_sizes(group: Group) -> list[Evidence]:
     if len(sizes) < 2:
         return []
     return [
-        Evidence.of(f"number {t.seq} on rank {t.rank}: {t.op} of {t.numel_in} elements", t)
+        Evidence.of(f"number {t.seq} on rank {_rank(t)}: {t.op} of {t.numel_in} elements", t)
         for t in _one_per_size(at)
     ]
+
+
+def _rank(timeout: Timeout) -> int | None:
+    return timeout.rank if timeout.origin.rank is None else timeout.origin.rank
 
 
 def standing_watchdog(group: Group) -> list[Evidence]:

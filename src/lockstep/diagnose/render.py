@@ -74,11 +74,18 @@ def _open(out: Console, diagnosis: Diagnosis) -> None:
 
 def _group(out: Console, group: GroupLine) -> None:
     out.print("\n[bold]the group[/]")
-    absent = ranges(group.absent) or "none proven"
+    places = {rank.rank: rank.world_rank for rank in group.ranks if rank.file is not None}
+
+    def named(found: Iterable[int]) -> str:
+        return ranges(rank if (world := places.get(rank)) is None else world for rank in found)
+
+    absent = named(group.absent) or "none proven"
     unseen = f"   not seen: {ranges(group.not_seen)}" if group.not_seen else ""
+    if unseen and any(world not in (None, rank) for rank, world in places.items()):
+        unseen += " of the group's places"
     size = "not known" if group.size is None else str(group.size)
     out.print(
-        f"  side: {group.side}   size: {size}   waiting: {ranges(group.waiting)}   absent: {absent}{unseen}"
+        f"  side: {group.side}   size: {size}   waiting: {named(group.waiting)}   absent: {absent}{unseen}"
     )
     if not group.one:
         out.print("  these ranks may be of several groups: nothing is compared")
@@ -108,7 +115,11 @@ def _group(out: Console, group: GroupLine) -> None:
             if rank.enqueued is not None
             else ""
         )
-        out.print(f"  rank {rank.rank}: {rank.state}{escape(what)}{last}  ({escape(place)})")
+        job = "" if rank.world_rank in (None, rank.rank) else f" (place {rank.rank})"
+        name = rank.rank if rank.world_rank is None else rank.world_rank
+        if rank.file is None:
+            name, job = rank.rank, ""
+        out.print(f"  rank {name}{job}: {rank.state}{escape(what)}{last}  ({escape(place)})")
     if len(group.ranks) > _RANKS_SHOWN:
         out.print(f"  and {len(group.ranks) - _RANKS_SHOWN} ranks more")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lockstep.causes import CAUSES
 from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose.events import NO_NUMBER, Event, Mark, Status, Timeout
+from lockstep.diagnose.groups_seen import place as _place_of
 from lockstep.diagnose.kinds import KINDS
 from lockstep.diagnose.model import Cause, CauseId, Evidence
 
@@ -29,7 +30,10 @@ def sentence(found: Event) -> str:
         return f"{who(found)}: last enqueued {found.enqueued}, last completed {found.completed}"
     assert isinstance(found, Mark)
     number = found.number
-    text = KINDS[found.kind].says.format(
+    says = KINDS[found.kind].says
+    if found.kind == "dump signal" and "this local rank" in found.detail:
+        says = "{who} found{at} that a collective of its own timed out"
+    text = says.format(
         who=_subject(found),
         at=at(found),
         time=clock(found) or "the end",
@@ -49,6 +53,35 @@ def ranks(numbers: Iterable[int]) -> str:
     """1, 2, 3 -> ranks 1-3"""
     numbers = sorted(set(numbers))
     return f"{'ranks' if len(numbers) > 1 else 'rank'} {arithmetic.ranges(numbers)}"
+
+
+def members(case: Case, places: Iterable[int]) -> str:
+    """Return ranks of a group by their rank in the job, as far as lines map places to it.
+
+    The places of a group of all ranks are the job's ranks. Of another group a place that no line maps is said
+    to be a place.
+    """
+    found, places = case.group, sorted(set(places))
+    assert found is not None
+    worlds = {rank: member.world_rank for rank, member in found.members.items()}
+    if not found.one:
+        seen = [
+            t.origin.rank
+            for t in found.timeouts
+            if t.origin.rank is not None and _place_of(t, t.group) in places
+        ]
+        return ranks(seen or places)
+    told = case.reading.ranks if case.reading and case.reading.side == "rollout" else None
+    for place in case.absent if told else ():
+        worlds.setdefault(place, told[place] if told and place < len(told) else None)
+    if all(world in (None, rank) for rank, world in worlds.items()):
+        return ranks(places)
+    known = [world for place in places if (world := worlds.get(place)) is not None]
+    unknown = [place for place in places if worlds.get(place) is None]
+    if not unknown:
+        return ranks(known)
+    nameless = f"place{'s' if len(unknown) > 1 else ''} {arithmetic.ranges(unknown)} of the group"
+    return f"{ranks(known)} and {nameless}" if known else nameless
 
 
 def _subject(mark: Mark) -> str:
@@ -132,26 +165,53 @@ def waiting(case: Case) -> str:
     works = found.works
     different = {(timeout.op, timeout.numel_in) for timeout in works}
     if len(different) > 1 and found.one:
-        ways = ", ".join(f"{_ranks_with(works, way)} in {_work(*way)}" for way in _in_order(works)[:3])
+        ways = ", ".join(f"{_ranks_with(case, works, way)} in {_work(*way)}" for way in _in_order(works)[:3])
         text = f"at number {found.seq} of {group(case)} {ways}"
         return text + (f", and {len(different) - 3} other ways" if len(different) > 3 else "")
     here = [rank for rank in found.waiting if _waits_at(case, rank)]
     seq = None if found.seq == NO_NUMBER else found.seq
-    text = f"{ranks(here)} of {group(case)} waited in {_work(*_key(works[0]), seq)}"
+    text = f"{members(case, here)} of {group(case)} waited in {_work(*_key(works[0]), seq)}"
     if other := [rank for rank in found.waiting if rank not in set(here)]:
         numbers = {found.members[rank].waits_in or 0 for rank in other}
-        text += f", {ranks(other)} in number {arithmetic.ranges(numbers)}"
+        text += f", {members(case, other)} in number {arithmetic.ranges(numbers)}"
     if case.absent:
-        text += f"; {ranks(case.absent)} did not come to it"
+        text += f"; {members(case, case.absent)} did not come to it"
     elif not found.one:
         text += ", and the log does not tell its groups apart"
     elif case.not_seen:
-        text += f"; no line tells what {ranks(case.not_seen)} did"
+        text += f"; no line tells what {members(case, case.not_seen)} did"
     elif case.size is None and len(here) == 1 and not other:
-        text += "; no line tells of its peers"
+        text += "; no line tells " + (
+            "whether others came to it" if _others_write(case, here[0]) else "of its peers"
+        )
     if late := arithmetic.standing_watchdog(found):
         text += f"; {late[0].text}"
     return text
+
+
+def _others_write(case: Case, place: int) -> bool:
+    """Return whether the input has telling lines of other ranks than the one at a place."""
+    assert case.group is not None
+    world = case.group.members[place].world_rank
+    mine = place if world is None else world
+    return any(rank != mine for found in case.picture.ranks.values() for rank in found)
+
+
+def _error_before(case: Case) -> str:
+    """Return the sentence of an error that another rank had before anybody gave up waiting, or nothing."""
+    assert case.group is not None
+    waiting_ranks = {
+        place if member.world_rank is None else member.world_rank
+        for place, member in case.group.members.items()
+        if member.waits
+    }
+    errors = [
+        mark
+        for mark in case.earlier(case.picture.of("disk full", "exception"))
+        if mark.origin.rank is not None and mark.origin.rank not in waiting_ranks
+    ]
+    errors.sort(key=lambda mark: mark.kind == "exception")
+    return f"{sentence(errors[0])}; " if errors else ""
 
 
 def _waits_at(case: Case, rank: int) -> bool:
@@ -167,9 +227,9 @@ def _in_order(works: Sequence[Timeout]) -> list[tuple[str, int | None]]:
     return list(dict.fromkeys(map(_key, works)))
 
 
-def _ranks_with(works: Sequence[Timeout], way: tuple[str, int | None]) -> str:
+def _ranks_with(case: Case, works: Sequence[Timeout], way: tuple[str, int | None]) -> str:
     found = (t for t in works if _key(t) == way)
-    return f"{ranks(t.rank if t.rank is not None else t.origin.rank or 0 for t in found)} waited"
+    return f"{members(case, (t.rank if t.rank is not None else t.origin.rank or 0 for t in found))} waited"
 
 
 def _work(op: str, elements: int | None, seq: int | None = None) -> str:
@@ -198,7 +258,7 @@ def conclusion(name: CauseId | None, case: Case, best: Cause | None) -> str:
     elif case.two_sides and side == "trainer":
         half = "the trainer hung: "
     if best is None:
-        return f"{half}{waiting(case)}. Why: {why}"
+        return f"{half}{_error_before(case)}{waiting(case)}. Why: {why}"
     return f"{half}{waiting(case)}. Cause: {why}"
 
 
@@ -227,7 +287,7 @@ def _first(case: Case) -> str:
                 if mark.file == first.file
                 and 0 < mark.line - first.line <= _ONE_MESSAGE
                 and mark.failure
-                and mark.kind not in ("exception", "closing signal", "child exit")
+                and mark.kind not in ("exception", "closing signal", "child exit", "killed with the rest")
             ),
             first,
         )
@@ -250,6 +310,8 @@ def _first(case: Case) -> str:
         text += f"; the last error is: {errors[-1].detail}"
     elif first.role not in ("error", "wait") and errors:
         text += f"; the log quotes the error: {errors[0].detail}"
+    if first.kind != "gil" and (held := picture.of("gil")):
+        text += f"; {sentence(held[0])}"
     if first.role in ("wait", "warning"):
         given_up = case.later(picture.of("engine died", "engine fatal"))[:1]
         if given_up:
@@ -293,7 +355,7 @@ def open_questions(name: CauseId | None, case: Case, causes: Sequence[Cause]) ->
             )
     if case.not_seen and name != "offline-wave-race":
         found.append(
-            f"what {ranks(case.not_seen)} did: the input has no line of it. Its log tells, or, "
+            f"what {members(case, case.not_seen)} did: the input has no line of it. Its log tells, or, "
             "next time, a stack by py-spy"
         )
     elif case.group is not None and case.group.one and case.size is None and not case.absent:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import TypeVar
@@ -20,6 +21,9 @@ _ONE_HANG = 2 * _DAY  # more than time zones (26 hours) and the watchdogs of one
 _TELLING_EFFECTS = ("gloo closed", "store closed", "nccl remote")
 _NO_HARM = ("gpu memory", "port taken", "exception", "traceback", "nccl error", "nccl peer", "sync error")
 """What a job can survive: it did if its training came to its end behind it, and nothing else ended."""
+_ENDS_OTHERS = ("closing signal", "aborted")
+_LOST = re.compile(r"[Cc]onnection|Broken ?[Pp]ipe|abort|DistBackendError|EOFError|closed")
+"""Errors that the loss of a peer gives to the others: they explain no `Killed`."""
 _ENOUGH = 8  # steps or answers after an error that tell that the job went on
 _SAME_MESSAGE = 100  # lines in which a failure's own reason can follow it
 
@@ -202,11 +206,14 @@ def _telling(marks: list[Mark]) -> list[Mark]:
     One success is enough after a warning. After an error the others may still end the step that they are in.
     """
     succeeded: dict[str, list[int]] = defaultdict(list)
+    steps: dict[str, list[tuple[int, int]]] = defaultdict(list)
     over: dict[str, int] = {}
     ended: dict[str, int] = {}
     for mark in marks:
         if mark.kind in ("success", "over") or (mark.kind == "progress" and mark.number):
             succeeded[mark.file] += [mark.line] * (_ENOUGH if mark.kind == "over" else 1)
+        if mark.kind == "step" and mark.number is not None:
+            steps[mark.file].append((mark.line, mark.number))
         if mark.kind == "over":
             over[mark.file] = max(over.get(mark.file, 0), mark.line)
         if mark.role in ("end", "effect", "wait") and mark.kind not in _NO_HARM:
@@ -220,11 +227,49 @@ def _telling(marks: list[Mark]) -> list[Mark]:
             return False
         if mark.kind not in ("exception", "traceback", "shm wait", "barrier wait"):
             return True
+        if _survived(mark, steps.get(mark.file, []), ended.get(mark.file, 0)):
+            return False
         lines = succeeded.get(mark.file, [])
         after = len(lines) - bisect_left(lines, mark.line + 1)
         return after < (1 if mark.role == "warning" else _ENOUGH)
 
-    return [mark for mark in marks if counts(mark)]
+    return _kills_explained([mark for mark in marks if counts(mark)], succeeded)
+
+
+def _survived(mark: Mark, steps: list[tuple[int, int]], ended: int) -> bool:
+    """Return whether numbered steps tell that the job went on behind an error and no other failure came.
+
+    The step in which it came may still end. Two further numbers are a step that began behind it.
+    """
+    before = [number for line, number in steps if line < mark.line]
+    last = max(before, default=-1)
+    after = {number for line, number in steps if line > mark.line and number > last}
+    return mark.role == "error" and ended < mark.line and bool(before) and len(after) >= 2
+
+
+def _kills_explained(marks: list[Mark], succeeded: dict[str, list[int]]) -> list[Mark]:
+    """Make a bare `Killed` a consequence if the log has its reason before: a launcher that ended the others,
+    or a failure that was no loss of a peer. If the job went on in between, the reason is another.
+    """
+    if not any(mark.kind == "killed" for mark in marks):
+        return marks
+    reasons: dict[str, list[int]] = defaultdict(list)
+    for mark in marks:
+        ended = mark.role == "end" and mark.kind not in ("killed", "host memory")
+        if mark.kind in _ENDS_OTHERS or ended or (mark.kind == "exception" and not _LOST.search(mark.detail)):
+            reasons[mark.file].append(mark.line)
+    for lines in reasons.values():
+        lines.sort()
+
+    def explained(mark: Mark) -> bool:
+        before = reasons.get(mark.file, [])
+        at = bisect_left(before, mark.line)
+        if mark.kind != "killed" or not at:
+            return False
+        steps = succeeded.get(mark.file, [])
+        return bisect_left(steps, mark.line) - bisect_left(steps, before[at - 1]) < _ENOUGH
+
+    return [replace(mark, kind="killed with the rest") if explained(mark) else mark for mark in marks]
 
 
 def _earliest(events: Sequence[_E]) -> _E | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 
-from lockstep.diagnose import numeric_checks as arithmetic
 from lockstep.diagnose.causes.case import Case, judged
 from lockstep.diagnose.events import NO_NUMBER, Event, Mark
 from lockstep.diagnose.model import Cause, Evidence
-from lockstep.diagnose.sentences import sentence
+from lockstep.diagnose.sentences import members, sentence
 
 _OUR_OWN = (-6, -15, 0, 134, 143)
 """Exit codes that a watchdog, an agent or a scheduler gives to a rank after the fact."""
@@ -141,10 +140,10 @@ def never_connected(case: Case) -> Cause | None:
     ]
     together = group.one and len(group.waiting) > 1 and not case.absent and not case.not_seen
     if together:
-        evidence.append(Evidence.of(f"ranks {arithmetic.ranges(group.waiting)} all wait in it", at[-1]))
+        evidence.append(Evidence.of(f"{members(case, group.waiting)} all wait in it", at[-1]))
     against = []
     if not together:
-        who = f"rank {arithmetic.ranges(case.absent)}" if case.absent else "of its peers no line"
+        who = members(case, case.absent) if case.absent else "of its peers no line"
         what = "did not come to it" if case.absent else "tells that they came to it"
         against.append(Evidence(f"{who} {what}: it may have come late, or never"))
     if worked:
@@ -178,8 +177,8 @@ def slow_storage_or_rank(case: Case) -> Cause | None:
         for mark in case.later(picture.of("saving", "saved", "preparing", "storage"))[:1]
     ]
     if case.group is not None and len(case.absent) == 1 and not case.not_seen and len(case.group.waiting) > 1:
-        rank = case.absent[0]
-        evidence.append(Evidence.of(f"the others wait; rank {rank} does not", case.group.timeouts[0]))
+        who = members(case, case.absent)
+        evidence.append(Evidence.of(f"the others wait; {who} does not", case.group.timeouts[0]))
     evidence += [
         Evidence.of("a reader of vLLM's shared memory was slow for minutes", mark)
         for mark in case.earlier(picture.of("shm wait"))[:1]

@@ -30,7 +30,11 @@ def offline_wave_race(case: Case) -> Cause | None:
         signs += step == 1
         (evidence if step == 1 else against).append(sentence)
     uneven = arithmetic.uneven_progress(case.picture)
-    idle = [mark for mark in case.picture.of("dump signal") if mark.origin.rank in _world_ranks(case)]
+    idle = [
+        mark
+        for mark in case.picture.of("dump signal")
+        if mark.origin.rank in _world_ranks(case) and "this local rank" not in mark.detail
+    ]
     evidence += uneven
     evidence += [
         Evidence.of(

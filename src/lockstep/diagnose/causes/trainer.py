@@ -143,4 +143,4 @@ def _parted(case: Case, key: Callable[[Timeout], tuple[object, ...]]) -> list[Ti
 
 
 def _who(timeout: Timeout) -> str:
-    return f"rank {timeout.rank if timeout.rank is not None else timeout.origin.rank}"
+    return f"rank {timeout.rank if timeout.origin.rank is None else timeout.origin.rank}"

@@ -568,3 +568,27 @@ def test_an_error_that_was_caught_and_followed_by_two_steps_is_nothing(step: str
     assert through(one + trace + two).cause == "unknown"
     assert through(one + trace + two + two).cause == "unknown"
     assert through(one + trace + two + three + EXIT).cause == "unknown"
+
+
+def test_a_controller_that_quotes_a_rank_is_not_the_one_that_ran_out_of_memory() -> None:
+    quoted = "(Controller pid=9) x.WorkerGroupError: errors: {}ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
+    found = through(quoted.format("[Rank 3 Error Snippet]: "))
+    assert found.conclusion.startswith("rank 3 ran out of host memory")
+    assert "Controller (pid 9) ran out" in through(quoted.format("")).conclusion
+    assert "raylet.out" in render(found)
+    assert "raylet.out" not in render(through("Out of memory: Killed process 12 (python)\n"))
+
+
+def test_the_empty_code_of_hccl_yields_to_the_message_behind_it() -> None:
+    empty = "[rank4]: EI9999: Inner Error!\n"
+    message = "[rank4]: EI0002: The wait execution of the Notify register times out. remote rank: [6].\n"
+    assert "waited in HCCL" in through(empty + message).conclusion
+    assert "EI9999" in through(empty).conclusion
+    assert "hccn_tool" in render(through(message))
+    assert "TORCH_FR" not in render(through(message))
+
+
+def test_an_old_torch_is_not_told_to_record_at_once() -> None:
+    old = timeout(0).split(":", 1)[1].replace("[E909 09:55:29.200000001 ", "[E ")
+    assert "this torch has no recorder" in render(through(old))
+    assert "this torch has no recorder" not in render(through(timeout(0)))

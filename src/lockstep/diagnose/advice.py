@@ -20,6 +20,9 @@ _RECORD = Remedy(
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE), a folder that exists; after the next timeout: lockstep dumps /shared/dumps",
     "some memory; it does not end the hang, but the dumps say which rank did what",
 )
+_RECORD_LATER = Remedy(
+    _RECORD.name, f"this torch has no recorder; with torch 2.2 or later: {_RECORD.how}", _RECORD.gives_up
+)
 _RECORD_GLOO = Remedy(
     "record collectives",
     "gloo has no watchdog that writes dumps. Start every rank with TORCH_FR_BUFFER_SIZE=2000 (torch 2.8 or later) "
@@ -54,6 +57,22 @@ _PORT = Remedy(
     _NOTHING,
 )
 
+_LIVE = Remedy(
+    "the stacks while it hangs",
+    "py-spy dump --pid PID of each worker, as its user or as root; py-spy must be in the image",
+    _NOTHING,
+)
+_HCCL = Remedy(
+    "look at the rank that is waited for",
+    "the logs of the other ranks (plog under ~/ascend/log): who failed first or never came; its link by hccn_tool -i "
+    "DEVICE -link -g and -net_health -g; HCCL_CONNECT_TIMEOUT and HCCL_EXEC_TIMEOUT if it was only late",
+    _NOTHING,
+)
+_PREPARE = Remedy(
+    "prepare the data before",
+    "prepare and cache the dataset in a run of its own, or give the group a longer timeout (ddp_timeout)",
+    "a longer wait before a real hang is seen",
+)
 _GIL = Remedy(
     "look at who holds the GIL",
     "while it hangs: py-spy dump --native --pid PID of that rank; the thread that is active is the one",
@@ -135,8 +154,11 @@ _BY_KIND: dict[str, tuple[Remedy, ...]] = {
     "gloo closed": (_PEER_LOG,),
     "store closed": (_PEER_LOG,),
     "nccl peer": (_PEER_LOG, _TRANSPORT),
-    "hccl error": (_PEER_LOG,),
-    "hccl timeout": (_PEER_LOG, _STACK),
+    "hccl error": (_HCCL,),
+    "hccl timeout": (_HCCL,),
+    "hccl heartbeat": (_HCCL,),
+    "kv transfer": (_PEER_LOG, _LIVE),
+    "other watchdog": (_LIVE,),
     "exception": (_READ,),
     "traceback": (_READ,),
     "crash": (Remedy("a native stack", "the core file in gdb, or PYTHONFAULTHANDLER=1 next time", _NOTHING),),
@@ -166,23 +188,46 @@ _BY_KIND: dict[str, tuple[Remedy, ...]] = {
 }  # fmt: skip
 
 
+_RAY = re.compile(
+    r"node running low on memory|memory pressure \(OOM\)|Memory on the node|too many heartbeats"
+)
+_OLD_TORCH = re.compile(r"(?:^|[ )])\[E ProcessGroupNCCL\.cpp")  # until 2.1: no rank in front, no recorder
+
+
+def _ray_node(case: Case) -> Remedy:
+    node = next((mark.peer for mark in case.picture.of("host memory", "node died") if mark.peer), "NODE")
+    return Remedy(
+        "that node's raylet log",
+        f"ray logs raylet.out -ip {node}; its memory and network at that time. Ray ends a worker itself at "
+        "RAY_memory_usage_threshold",
+        _NOTHING,
+    )
+
+
 def advice(name: CauseId, case: Case) -> tuple[Remedy, ...]:
     """Return what to do, first things first."""
     mark = _at_hand(name, case)
     chosen = list(_BY_KIND.get(mark.kind, ())) if mark else []
     if mark is not None and mark.kind in ("gpu fault", "cuda error") and _AMD.search(mark.text):
         chosen = [_AMD_GPU]
+    if mark is not None and mark.kind in ("host memory", "node died") and _RAY.search(mark.text):
+        chosen = [_ray_node(case), *(remedy for remedy in chosen if remedy is not _DMESG)]
     if name == "unknown":
         chosen = [*_for_a_wait(case), *chosen]
         if case.picture.waits or case.picture.role("warning") or not chosen:
             gloo = case.group is None and bool(case.picture.of("gloo timeout", "gloo closed", "gloo pair"))
-            chosen.append(_RECORD_GLOO if gloo else _RECORD)
+            if hccl := case.picture.of("hccl timeout", "hccl error", "hccl heartbeat"):
+                chosen = [_HCCL, *(remedy for remedy in chosen if remedy not in (_PEER_LOG, _STACK))]
+            elif any(_OLD_TORCH.search(timeout.text) for timeout in case.picture.timeouts):
+                chosen += [_LIVE, _TRANSPORT, _RECORD_LATER]
+            if not hccl and _RECORD_LATER not in chosen:
+                chosen.append(_RECORD_GLOO if gloo else _RECORD)
     elif name == "out-of-memory-first":
         chosen += CAUSES[name].remedies[1:]
     elif not (mark is not None and mark.kind == "port taken" and name == "never-connected"):
         chosen += CAUSES[name].remedies
     found = {remedy.name: remedy for remedy in chosen}
-    if _RECORD.name in found and found[_RECORD.name] is not _RECORD_GLOO:
+    if _RECORD.name in found and found[_RECORD.name] not in (_RECORD_GLOO, _RECORD_LATER):
         found[_RECORD.name] = _RECORD  # with what it takes to carry it out
     return tuple(found.values())
 
@@ -212,6 +257,9 @@ def _for_a_wait(case: Case) -> list[Remedy]:
                 _NOTHING,
             )
         )
+    begun = [m for m in case.earlier(case.picture.of("preparing")) if m.total and m.number != m.total]
+    if begun and case.picture.waits:
+        found.append(_PREPARE)
     if case.picture.of("gil"):
         found.append(_GIL)
     missing = case.absent or case.not_seen

@@ -26,14 +26,14 @@ class Kind:
 KINDS: dict[str, Kind] = {
     # Memory.
     "gpu memory": Kind("end", "{who} ran out of {d} memory{at}"),
-    "host memory": Kind("end", "{who} ran out of host memory{at} ({d})"),
+    "host memory": Kind("end", "{who} ran out of host memory{at}{on} ({d})"),
     # Ends.
     "killed": Kind("end", "a process was killed by SIGKILL{at} ({d}); host memory is the likely reason"),
     "child exit": Kind("end", "{who} ended{at} with exit code {n}{signal}"),
     "crash": Kind("end", "{who} crashed{at}: {d}"),
     "engine died": Kind("end", "{d} of vLLM died{at}"),
     "actor died": Kind("end", "a Ray worker died{at}: {d}"),
-    "node died": Kind("end", "a node was lost{at}: {d}"),
+    "node died": Kind("end", "a node was lost{at}{on}: {d}"),
     "loader died": Kind("end", "a data loader's worker of {who} ended{at}: {d}"),
     "gpu fault": Kind("end", "{who}'s GPU failed{at}: {d}"),
     "cuda error": Kind("end", "{who} failed{at}: {d}"),
@@ -68,6 +68,7 @@ KINDS: dict[str, Kind] = {
     "watchdog silent": Kind("wait", "{who}'s NCCL watchdog gave no sign of life{at}"),
     "other watchdog": Kind("wait", "{who}'s own watchdog saw no progress{at}: {d}"),
     "hccl timeout": Kind("wait", "{who} waited in HCCL{for_ranks} and gave up{at}: {d}"),
+    "hccl heartbeat": Kind("wait", "{who} heard no heartbeat any more of {peer} (host and device){at}"),
     "heartbeat": Kind("wait", "{who} missed another's heartbeat{at}: {d}"),
     "test hang": Kind("wait", "a test ran out of time{at}: {d}"),
     # Consequences.
@@ -83,6 +84,7 @@ KINDS: dict[str, Kind] = {
     "nccl peer": Kind("error", "{who} could not talk to {peer}{at}: {d}"),
     "hccl error": Kind("error", "{who}'s HCCL failed{at}: {d}{peers}"),
     "exception": Kind("error", "{who} ended with an error{at}: {d}"),
+    "kv transfer": Kind("error", "{who} could not take over a KV cache{at}: {d}"),
     "traceback": Kind("error", "{who} has a traceback without an end{at}"),
     "shm wait": Kind("warning", "a reader of vLLM's shared memory has been slow for {n} s{at}"),
     "barrier wait": Kind("warning", "{who} waits at the store-based barrier {d}: {n} of {t} ranks came"),

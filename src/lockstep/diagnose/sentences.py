@@ -41,6 +41,7 @@ def sentence(found: Event) -> str:
         n="?" if number is None else number,
         t=found.total,
         peer=found.peer or "a peer",
+        on=f" on node {found.peer}" if found.peer else "",
         peers="",
         ranks=ranks(found.ranks) if found.ranks else "a rank",
         for_ranks=f" for {ranks(found.ranks)}" if found.ranks else "",
@@ -291,6 +292,11 @@ def _first(case: Case) -> str:
             ),
             first,
         )
+    if first.kind == "store timeout":
+        same = (
+            mark for mark in picture.of("unique id") if (mark.file, mark.line) == (first.file, first.line)
+        )
+        first = next(same, first)
     text = sentence(first)
     alike = {who(mark) for mark in picture.of(first.kind)} - {who(first)}
     if alike and first.role == "wait":
@@ -310,6 +316,10 @@ def _first(case: Case) -> str:
         text += f"; the last error is: {errors[-1].detail}"
     elif first.role not in ("error", "wait") and errors:
         text += f"; the log quotes the error: {errors[0].detail}"
+    if first.kind == "hccl timeout" and (lost := picture.of("hccl heartbeat")):
+        text += f"; {sentence(lost[0])}"
+    if first.kind == "kv transfer" and picture.first_wait:
+        text += f"; {sentence(picture.first_wait)}"
     if first.kind != "gil" and (held := picture.of("gil")):
         text += f"; {sentence(held[0])}"
     if first.role in ("wait", "warning"):

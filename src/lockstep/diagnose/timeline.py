@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ _ENDS_OTHERS = ("closing signal", "aborted")
 _LOST = re.compile(r"[Cc]onnection|Broken ?[Pp]ipe|abort|DistBackendError|EOFError|closed")
 """Errors that the loss of a peer gives to the others: they explain no `Killed`."""
 _ENOUGH = 8  # steps or answers after an error that tell that the job went on
+_STEPS_BEHIND = 2  # the step that an error came in may still end
 _SAME_MESSAGE = 100  # lines in which a failure's own reason can follow it
 
 
@@ -220,8 +222,14 @@ def _telling(marks: list[Mark]) -> list[Mark]:
             ended[mark.file] = max(ended.get(mark.file, 0), mark.line)
     for lines in succeeded.values():
         lines.sort()
+    for numbered in steps.values():
+        numbered.sort()
+
+    told = {mark.file for mark in marks if mark.kind in ("hccl timeout", "hccl heartbeat")}
 
     def counts(mark: Mark) -> bool:
+        if mark.kind == "hccl error" and "Inner Error" in mark.detail and mark.file in told:
+            return False  # the code of any error, whose message is the next one
         finished = over.get(mark.file, 0) > max(mark.line, ended.get(mark.file, 0))
         if mark.kind in _NO_HARM and finished:
             return False
@@ -239,12 +247,21 @@ def _telling(marks: list[Mark]) -> list[Mark]:
 def _survived(mark: Mark, steps: list[tuple[int, int]], ended: int) -> bool:
     """Return whether numbered steps tell that the job went on behind an error and no other failure came.
 
-    The step in which it came may still end. Two further numbers are a step that began behind it.
+    Two further numbers are at least one step that began behind it.
     """
-    before = [number for line, number in steps if line < mark.line]
-    last = max(before, default=-1)
-    after = {number for line, number in steps if line > mark.line and number > last}
-    return mark.role == "error" and ended < mark.line and bool(before) and len(after) >= 2
+    if mark.role != "error" or ended >= mark.line:
+        return False
+    at = bisect_left(steps, (mark.line, 0))
+    if not at:
+        return False
+    further = 0
+    last = steps[at - 1][1]
+    for _, number in islice(steps, at, None):
+        if number > last:
+            last, further = number, further + 1
+        if further == _STEPS_BEHIND:
+            return True
+    return False
 
 
 def _kills_explained(marks: list[Mark], succeeded: dict[str, list[int]]) -> list[Mark]:

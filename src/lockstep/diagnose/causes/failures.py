@@ -7,6 +7,7 @@ answer is its consequence. So an end counts only if it came before anybody's pat
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from lockstep.diagnose.causes.case import Case, judged
 from lockstep.diagnose.events import NO_NUMBER, Event, Mark
@@ -24,6 +25,7 @@ _MEMORY = ("gpu memory", "host memory")
 _UNREACHED = ("connect timeout", "gloo connect", "port taken")
 _PAIR = re.compile(r"key '\d+:\d+'|//cuda//\d+:\d+\b")  # the NCCL id of a send and its receive
 _OF_THE_STORE = re.compile(r"server socket|EADDRINUSE|TCPStore|c10d|IP port|rdzv|MASTER_PORT")
+_RAY_MEMORY = re.compile(r"node running low on memory|memory pressure \(OOM\)|Memory on the node")
 _SYNC_NEAR = 60  # lines between a call of the weight sync in a traceback and the error that ends it
 
 
@@ -33,9 +35,25 @@ def out_of_memory_first(case: Case) -> Cause | None:
     if not marks:
         return None
     early = case.earlier(marks)
-    evidence = [Evidence.of(sentence(mark), mark) for mark in (early or marks)[:3]]
+    evidence = [Evidence.of(sentence(mark), mark) for mark in _named_first(early or marks)[:3]]
     against = [] if early else [_waited_before(case)]
     return judged("out-of-memory-first", evidence, against, decisive=not early, needed=1)
+
+
+def _named_first(marks: list[Mark]) -> list[Mark]:
+    """Put the line that names who it was before the first one, if that does not: Ray writes several of one
+    end.
+    """
+    first = marks[0]
+    if first.kind != "host memory" or first.origin.rank is not None or not _RAY_MEMORY.search(first.text):
+        return marks
+    mine = [mark for mark in marks if _RAY_MEMORY.search(mark.text) and mark.file == first.file]
+    named = next((mark for mark in mine if mark.origin.rank is not None), None)
+    node = next((mark for mark in mine if mark.peer), None)
+    if named is not None and node is not None and named.peer is None:
+        named = replace(named, peer=node.peer)
+    best = named or node or first
+    return [best, *(mark for mark in marks if mark.line != best.line or mark.file != best.file)]
 
 
 def rank_died(case: Case) -> Cause | None:

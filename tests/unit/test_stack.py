@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Literal
 
@@ -49,9 +50,13 @@ def test_the_other_devices_vllm_is_not_enough() -> None:
 def test_the_cpu_build_is_completed_without_code_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = importlib.util.find_spec("vllm") is not None
     (tmp_path / "vllm.py").write_text("open('executed', 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stack, "_version", lambda _: None)
-    with pytest.raises(StackError, match=r"vLLM cannot be imported: .*No module named 'vllm'"):
+    if real:
         stack.complete_cpu_build()
+    else:
+        with pytest.raises(StackError, match=r"vLLM cannot be imported: .*No module named 'vllm'"):
+            stack.complete_cpu_build()
     assert not (tmp_path / "executed").exists()

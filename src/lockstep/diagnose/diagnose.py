@@ -41,7 +41,8 @@ _LISTED = 64  # ranks that are not seen, each with a line of its own
 def diagnose(paths: Sequence[str]) -> Diagnosis:
     """Read what a job left: logs, folders, `-` for standard input; launch scripts and lists of packages too.
 
-    Raises InputError if one cannot be read, or if one is damaged and what is left of it tells of no failure.
+    Raises InputError if one cannot be read, or if one of a folder cannot be read, or is damaged, and
+    what is left tells of no failure.
     """
     found = find(paths)
     scans: list[Scan] = []
@@ -63,6 +64,7 @@ def diagnose(paths: Sequence[str]) -> Diagnosis:
     inputs += [Input(path, 0, 0, (f"cannot be read: {why}",)) for path, why in found.unreadable.items()]
     events: list[Event] = [event for s in scans if s.file not in beside.notes for event in s.events]
     diagnosis = conclude([*events, *beside.marks], inputs, launch=beside.findings, questions=_several(scans))
+    damaged += [f"{path}: cannot be read: {why}" for path, why in found.unreadable.items()]
     if diagnosis.cause is None and damaged:
         raise InputError(f"{damaged[0]}; what could be read tells of no failure")
     return diagnosis

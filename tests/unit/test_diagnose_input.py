@@ -212,6 +212,9 @@ def test_a_file_of_a_folder_that_cannot_be_opened_is_named(
     assert [Path(read.path).name for read in found.inputs] == ["a.log", "b.log"]
     assert found.inputs[1].problems == ("cannot be read: Permission denied",)
     assert "b.log: cannot be read: Permission denied" in render(found)
+    (tmp_path / "a.log").write_text("step 1\n")
+    with pytest.raises(InputError, match=r"b\.log: cannot be read: Permission denied; what could be read"):
+        diagnose([str(tmp_path)])
 
 
 def test_a_folder_that_cannot_be_listed_is_a_sentence(

@@ -11,7 +11,7 @@ import pytest
 from lockstep import remedies
 from lockstep.causes import CAUSES
 from lockstep.experiments.remedies.page import write_page
-from lockstep.remedies.model import Change
+from lockstep.remedies.model import NOT_MEASURED, Change
 from lockstep.remedies.tried import AS_SHIPPED, TRIED
 from lockstep.stacks.swift.remedied import cured
 from lockstep.stacks.swift.spec import JobSpec, cpu_job
@@ -31,6 +31,12 @@ def test_plugins_are_there_and_settings_change_something(remedy: remedies.Tried)
         assert remedies.plugin(remedy.name) is None
     # Ports are chosen anew for every run, and nothing is nothing.
     assert (remedy.change == Change() and not remedy.file) == (remedy.name in (AS_SHIPPED, "other ports"))
+
+
+@pytest.mark.parametrize("remedy", TRIED, ids=lambda remedy: str(remedy.name))
+def test_only_what_was_measured_is_said_to_help(remedy: remedies.Tried) -> None:
+    """Every command advises what helps, and the audit calls a script that has it cured."""
+    assert not remedy.helps or remedy.measured != NOT_MEASURED
 
 
 def test_unknown_name() -> None:

@@ -113,15 +113,15 @@ def _blocked(verdict: Verdict, ledgers: Sequence[Ledger]) -> tuple[str, ...]:
     blocked = [view for view in absent if view.blocked and not view.ended and not view.waits_elsewhere]
     if verdict.kind is not Kind.STUCK or verdict.boundary != verdict.agreed or not waiting:
         return ()
-    if not blocked or any(view not in blocked and not view.waits_elsewhere for view in absent):
+    told = {view.rank for view in blocked}
+    if not blocked or any(view.rank not in told and not view.waits_elsewhere for view in absent):
         return ()
     passed = {x.label: x.passed for x in ledgers}
-    ahead = any(
-        n > passed[peer.process].get(name, 0)
-        for view in blocked
-        for name, n in passed[view.process].items()
-        for peer in waiting
-    )
+    furthest: dict[str, int] = {}
+    for view in blocked:
+        for name, n in passed[view.process].items():
+            furthest[name] = max(n, furthest.get(name, 0))
+    ahead = any(n > passed[peer.process].get(name, 0) for name, n in furthest.items() for peer in waiting)
     if ahead or len({view.operation for view in verdict.ranks if view.operation}) > 1:
         return ()
     return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from lockstep.record import Boundary, Ledger, Waiting
 
@@ -23,9 +24,10 @@ class Hang:
     waits: dict[int, Waiting]  # by rank, of those that wait in this group, whatever the number
     absent: tuple[int, ...]  # ranks with a ledger that have issued fewer than `seq`
 
-    @property
+    @cached_property
     def waiting(self) -> tuple[int, ...]:
-        return tuple(rank for rank in sorted(self.waits) if rank not in self.absent)
+        absent = frozenset(self.absent)
+        return tuple(rank for rank in sorted(self.waits) if rank not in absent)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import fake_smi
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -113,8 +115,13 @@ time.sleep(600)
 """
     env = _python(monkeypatch, tmp_path / "fake", body)
     assert command.ask("PyNccl", env, limit_s=3.0) == (False, "no answer after 3 s")
-    stat = Path("/proc", (tmp_path / "pid").read_text(), "stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    until = time.monotonic() + 20  # a killed process takes its time to go
+    while psutil.pid_exists(pid := int((tmp_path / "pid").read_text())) and time.monotonic() < until:
+        if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            break
+        time.sleep(0.05)
+    else:
+        assert not psutil.pid_exists(pid)
 
 
 def test_the_checks_have_the_jobs_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
